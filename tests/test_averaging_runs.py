@@ -20,7 +20,7 @@ from sightline.cli.app import app
 from sightline.files import write_atomically
 from sightline.recipe.data import TsvSource
 from sightline.recipe.loading import load_recipe
-from sightline.run_folder import RunError, read_config, seal
+from sightline.run_folder import RunError, read_config, seal_run
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from task_runs import trained_tasks
@@ -82,7 +82,7 @@ def test_the_run_it_is_made_of_is_named_wherever_it_is_made(
     shutil.copytree(run, tmp_path / "own")
     config = read_config(run)
     write_atomically(tmp_path / "own" / "config.json", json.dumps({**config, "sightline": "0.0.1"}))
-    seal(tmp_path / "own")
+    seal_run(tmp_path / "own")
     monkeypatch.chdir(tmp_path)
     average_run(Path("own"), Path("deep") / "mean", 9)
     found = read_config(tmp_path / "deep" / "mean")
@@ -138,7 +138,7 @@ def changed(run: Path, **sections: Any) -> None:
     for name, values in sections.items():
         recipe[name] |= values
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    seal(run)
+    seal_run(run)
 
 
 def test_all_checkpoints_that_a_training_took_the_mean_of_can_be_taken(run: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_what_is_counted_has_no_checkpoints_to_take_the_mean_of(run: Path, tmp_p
     model = {"decoder": {"kind": "ngram", "order": 2}}
     recipe = {"task": "language-model", "data": {"train": [text], "validation": text}, "model": model}
     (own / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    seal(own)
+    seal_run(own)
     with pytest.raises(RunError, match="was counted, not trained step by step"):
         average_run(own, tmp_path / "mean", 2)
 

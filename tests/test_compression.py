@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from sightline.data.text_files import DataError, read_lines
-from sightline.files import open_bytes, packed
+from sightline.files import compressed, open_decompressed
 
 SUFFIXES = [".gz", ".bz2", ".xz", ".zst"]
 
 
 def two_streams(path: Path, between: Callable[[bytes], bytes] = bytes) -> None:
     """A file of a, b and then of many more lines; `between` changes the second stream."""
-    second = packed(path, b"".join(b"%d\n" % number for number in range(2000)))
-    path.write_bytes(packed(path, b"a\nb\n") + between(second))
+    second = compressed(path, b"".join(b"%d\n" % number for number in range(2000)))
+    path.write_bytes(compressed(path, b"a\nb\n") + between(second))
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -35,7 +35,7 @@ def test_a_second_stream_with_a_damaged_head_is_an_error(tmp_path: Path, suffix:
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
 def test_a_damaged_stream_is_named_by_where_it_begins(tmp_path: Path, suffix: str) -> None:
     two_streams(path := tmp_path / f"text{suffix}", lambda stream: stream[:30] + b"XXXX" + stream[34:])
-    first = len(packed(path, b"a\nb\n"))
+    first = len(compressed(path, b"a\nb\n"))
     with pytest.raises(DataError, match=rf"the stream that begins at byte {first + 1}: "):
         list(read_lines(path))
 
@@ -57,7 +57,7 @@ def test_a_second_stream_that_is_cut_off_is_an_error(tmp_path: Path, suffix: str
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
 def test_a_stream_that_is_cut_off_is_named_by_where_it_begins(tmp_path: Path, suffix: str) -> None:
     two_streams(path := tmp_path / f"text{suffix}", lambda stream: stream[:-20])
-    first = len(packed(path, b"a\nb\n"))
+    first = len(compressed(path, b"a\nb\n"))
     with pytest.raises(DataError, match=f"the stream that begins at byte {first + 1} has no end"):
         list(read_lines(path))
 
@@ -72,6 +72,6 @@ def test_zeros_between_streams_and_behind_the_last_are_padding(tmp_path: Path, s
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_text_is_the_same_however_much_is_read_at_once(tmp_path: Path, suffix: str, size: int) -> None:
     text = b"".join(b"%d\n" % (number * number) for number in range(30_000))
-    (path := tmp_path / f"text{suffix}").write_bytes(packed(path, text))
-    with open_bytes(path) as file:
+    (path := tmp_path / f"text{suffix}").write_bytes(compressed(path, text))
+    with open_decompressed(path) as file:
         assert b"".join(iter(lambda: file.read(size), b"")) == text

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.files import atomic_folder, check_place, checksum, unfinished, write_atomically
+from sightline.files import atomic_folder, check_writable, checksum, unfinished_files, write_atomically
 
 
 def test_a_written_file_holds_its_content_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_folder_where_one_may_not_write_is_known_before_the_work(
     with pytest.raises(
         ValueError, match=rf"{tmp_path}/a\.txt cannot be written: you may not write to {tmp_path}; name"
     ):
-        check_place(tmp_path / "a.txt")
+        check_writable(tmp_path / "a.txt")
 
 
 def test_a_folder_appears_only_when_it_is_finished(tmp_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_a_folder_appears_only_when_it_is_finished(tmp_path: Path) -> None:
         (folder / "inner").mkdir()
         (folder / "inner" / "a.txt").write_text("a")
         assert not (tmp_path / "deep" / "run").exists()
-        assert unfinished(tmp_path / "deep" / "run") == [folder]
+        assert unfinished_files(tmp_path / "deep" / "run") == [folder]
     assert (tmp_path / "deep" / "run" / "inner" / "a.txt").read_text() == "a"
-    assert unfinished(tmp_path / "deep" / "run") == []
+    assert unfinished_files(tmp_path / "deep" / "run") == []
 
 
 def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:

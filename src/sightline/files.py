@@ -1,11 +1,11 @@
-"""Files that are whole or not there: everything is written under a temporary name, fsynced and renamed.
+"""Atomic files, locks, compression: every file is written under a temporary name, fsynced and renamed.
 
-A reader never sees half a file, whenever the writer is killed or the disk fills up; and what stood under the name
-before stays until the new content is safely on the disk.
+A reader never sees half a file, even if the process is killed or the disk fills up; the old content stays until the new
+one is safely on disk.
 
-Nothing is written, cut or deleted through a symbolic link. A link under the name of a file is replaced by the file, and
-what it points to is left alone; a link in the place of a folder or of a file that grows is refused (`LinkError`). Only
-the folders that a user names on the command line (a run folder, a cache) may be reached through links.
+Nothing is written, truncated or deleted through a symbolic link. A link in the place of a file is replaced by the file,
+and its target stays as it is; a link in the place of a folder or of a growing file is refused (`LinkError`). Only the
+folders that a user names on the command line (a run folder, a cache) may be reached through links.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from typing import IO, Any, cast
 
 
 class LinkError(ValueError):
-    """Something would be written or deleted through a symbolic link."""
+    """A file would be written or deleted through a symbolic link."""
 
 
-MAX_JSON = 2**28  # bytes of a JSON file that is read as a whole
-TEMPORARY = ".tmp"  # every unfinished file or folder ends so, and begins with a dot and the name it is to have
+MAX_JSON = 2**28  # the most bytes of a JSON file
+TEMPORARY = ".tmp"  # suffix of unfinished files and folders, whose names start with a dot and the final name
 
 
 def write_atomically(path: Path, data: bytes | str) -> None:
-    """Write `data` to `path` so that it holds either the old content or all of the new."""
+    """Write `data` to `path`, which has either the old or the complete new content at any time."""
     content = data.encode("utf-8") if isinstance(data, str) else data
     with atomic_file(path) as file:
         file.write(content)
 
 
 def write_json(path: Path, record: Any, *, indent: int | None = 1) -> None:
-    """The same for a record, as JSON that people can read; with no indent, in one line."""
+    """Write a record as indented JSON, or with `indent=None` on one line."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=indent) + "\n")
 
 
 def parse_json(content: bytes | str) -> Any:
-    """`json.loads`, but all that can be wrong (not UTF-8, nested too deeply) is a ValueError."""
+    """`json.loads` whose every error (not UTF-8, nested too deeply) is a ValueError."""
     try:
         return json.loads(content)
     except RecursionError as error:
@@ -59,7 +59,7 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """The JSON in a file; a ValueError with the path where it is none."""
+    """The JSON in a file; a ValueError with the path if it is invalid."""
     try:
         return parse_json(read_bounded(path, MAX_JSON))
     except ValueError as error:
@@ -67,7 +67,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file that has no more than so many bytes."""
+    """The content of a file of at most `most` bytes."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -77,11 +77,11 @@ def read_bounded(path: Path, most: int) -> bytes:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a file to write, however long; when the block ends well, it is fsynced and takes the place of `path`.
+    """Yield a file to write; if the block succeeds, the file is fsynced and replaces `path`.
 
-    Nothing takes the place of a pipe or a device: what is there to read it gets all as it is written.
+    A pipe or a device is not replaced: it is written directly.
     """
-    check_place(path)
+    check_writable(path)
     if _streams(path):
         with path.open("wb") as file:
             yield file
@@ -94,20 +94,20 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException as error:
-        with suppress(OSError):  # what went wrong first is what is told
+        with suppress(OSError):  # report the first error
             temporary.unlink()
         if isinstance(error, OSError) and error.filename == str(temporary):
-            error.filename = str(path)  # the name that somebody knows
+            error.filename = str(path)  # the name that the user knows
         raise
     sync_folder(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """Yield an empty folder to fill; when the block ends well, it is fsynced and renamed to `path`.
+    """Yield an empty folder to fill; if the block succeeds, the folder is fsynced and renamed to `path`.
 
-    If the block fails, the folder is removed with all that is in it. If something stands under `path` by then,
-    it is left alone and FileExistsError is raised; or, to `replace` it, the new folder takes its place.
+    If the block fails, the folder is removed. If `path` exists by then, it is kept and FileExistsError is raised, or
+    with `replace` the new folder takes its place.
     """
     folder = _temporary(path)
     folder.mkdir(parents=True)
@@ -121,7 +121,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
             os.rename(folder, path)
         elif replace:
             _take_place(folder, path)
-        else:  # os.rename would silently take the place of an empty folder
+        else:  # os.rename would silently replace an empty folder
             raise FileExistsError(f"{path} exists already; remove it or choose another name")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
@@ -130,7 +130,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 def _take_place(folder: Path, path: Path) -> None:
-    """Rename a folder to `path`; what stood there is removed once that has succeeded."""
+    """Rename a folder to `path`, and then remove what was there before."""
     aside = _temporary(path)
     os.rename(path, aside)
     try:
@@ -143,7 +143,7 @@ def _take_place(folder: Path, path: Path) -> None:
 
 
 def refuse_link(path: Path) -> None:
-    """Refuse a symbolic link in the place of a folder or file that is going to be changed."""
+    """Refuse a symbolic link in the place of a folder or file that will be changed."""
     if path.is_symlink():
         raise LinkError(
             f"{path} is a symbolic link to {os.readlink(path)}; nothing is written or deleted through links: remove "
@@ -152,20 +152,20 @@ def refuse_link(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, unless it is there; a link to one is refused."""
+    """Make a folder if it does not exist; a link is refused."""
     refuse_link(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def open_growing(path: Path) -> IO[bytes]:
-    """Open a file to read it and to add to its end; it is made if it is not there. A link is refused."""
-    refuse_link(path)  # where the system has no O_NOFOLLOW (Windows), and for its message
+    """Open a file for reading and appending; it is created if needed. A link is refused."""
+    refuse_link(path)  # for its message, and for systems without O_NOFOLLOW (Windows)
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     return os.fdopen(os.open(path, flags, 0o666), "a+b")
 
 
 def open_output(path: Path) -> IO[str]:
-    """Open a text file that a command fills as it goes. A link under its name is replaced, not followed."""
+    """Open a text file for the output of a command. A link in its place is replaced, not followed."""
     if _streams(path):
         return path.open("w", encoding="utf-8")
     if path.is_symlink():
@@ -175,16 +175,16 @@ def open_output(path: Path) -> IO[str]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, a folder with all that is in it, or a link, but not what the link points to."""
+    """Remove a file, a folder with its content, or a link, but not the target of a link."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)  # follows no links inside either
+        shutil.rmtree(path)  # follows no links
     else:
         path.unlink()
 
 
 @contextmanager
 def file_lock(path: Path, *, wait: Callable[[], bool]) -> Iterator[None]:
-    """Hold the lock of a file, which is made if it is not there; it goes with the process, however that ends.
+    """Hold the lock of a file, which is created if needed; the lock is released with the process, however that ends.
 
     While another process holds it, `wait` is called: True tries again, False raises BlockingIOError.
     """
@@ -205,16 +205,16 @@ def file_lock(path: Path, *, wait: Callable[[], bool]) -> Iterator[None]:
         lock.release()
 
 
-def unfinished(path: Path) -> list[Path]:
-    """What writers of `path` that were killed left behind (or, where nobody holds a lock, are still writing)."""
+def unfinished_files(path: Path) -> list[Path]:
+    """Unfinished versions of `path`, left by killed processes (or still being written, if there is no lock)."""
     start = f".{path.name}."
     if not path.parent.is_dir():
         return []
-    return [found for found in path.parent.iterdir() if found.name.startswith(start) and found.suffix == TEMPORARY]
+    return [each for each in path.parent.iterdir() if each.name.startswith(start) and each.suffix == TEMPORARY]
 
 
-def check_place(path: Path) -> None:
-    """Refuse a file that cannot be written for want of a folder or a right; better known before the work than after."""
+def check_writable(path: Path) -> None:
+    """Refuse a file whose folder is missing or not writable, before the work is done."""
     folder = path.absolute().parent
     if path.is_dir():
         raise ValueError(f"{path} cannot be written: it is a folder; name a file in it")
@@ -225,10 +225,10 @@ def check_place(path: Path) -> None:
 
 
 def _streams(path: Path) -> bool:
-    """Whether it is no file on a disk: a pipe, a device, or what /dev has a name for (/dev/stdout)."""
+    """Whether a path is no file on disk but a pipe, a device or another entry of /dev (/dev/stdout)."""
     parts = path.absolute().parts
     if parts[1:2] == ("dev",):
-        return parts[2:3] != ("shm",)  # which is a disk in memory
+        return parts[2:3] != ("shm",)  # a file system in memory
     return not path.is_symlink() and path.exists() and not path.is_file() and not path.is_dir()
 
 
@@ -244,9 +244,9 @@ def checksum_of(content: bytes) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable: a rename is only on the disk once its folder is."""
+    """Fsync a folder: a rename is durable once its folder is on disk."""
     if sys.platform == "win32":
-        return  # folders cannot be opened there, and renames are journaled
+        return  # folders cannot be opened, and renames are journaled
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -255,39 +255,39 @@ def sync_folder(path: Path) -> None:
 
 
 def _sync_file(path: Path) -> None:
-    with path.open("r+b") as file:  # Windows syncs no file that is only read
+    with path.open("r+b") as file:  # Windows does not sync files opened for reading
         os.fsync(file.fileno())
 
 
 def _temporary(path: Path) -> Path:
-    """A name beside `path` that nobody else uses. (tempfile would make files that only their owner can read.)"""
+    """An unused name beside `path`. (tempfile would make files that only their owner can read.)"""
     return path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}"
 
 
-# What reading a file that is cut short, damaged or not what its suffix says can raise.
-BROKEN = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
+# Exceptions of reading a file that is truncated, damaged or does not match its suffix.
+READ_ERRORS = (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile, OSError)
 
 _BLOCK = 1 << 16
-_MEMORY = 1 << 28  # bytes an .xz file may ask for; xz -9 takes 65 MB to unpack
+_MEMORY = 1 << 28  # bytes that decompressing an .xz file may need; xz -9 needs 65 MB
 
 
-def open_bytes(path: Path) -> Any:
-    """The content of a file, decompressed as it is read."""
+def open_decompressed(path: Path) -> Any:
+    """Open a file for reading; it is decompressed according to its suffix."""
     return _OPENERS.get(path.suffix.lower(), _open_plain)(path)
 
 
-def looks_packed(content: bytes) -> str | None:
-    """The suffix that a file with this beginning should have; None where it is not compressed."""
+def compression_suffix(content: bytes) -> str | None:
+    """The suffix for a compressed file with this beginning; None if it is not compressed."""
     return next((suffix for suffix, magic in _MAGIC.items() if content.startswith(magic)), None)
 
 
-def packed(path: Path, content: bytes) -> bytes:
-    """The content as it stands in a file of that name."""
+def compressed(path: Path, content: bytes) -> bytes:
+    """The content compressed according to the suffix of a path."""
     return _PACKERS.get(path.suffix.lower(), bytes)(content)
 
 
-def packing(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
-    """What packs into an open file, bit by bit, as in a file of that name; leaving it does not close the file."""
+def compressor(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    """A writer that compresses into an open file according to the suffix of a path; it does not close the file."""
     writer: AbstractContextManager[IO[bytes]] = _WRITERS.get(path.suffix.lower(), nullcontext)(file)
     return writer
 
@@ -297,9 +297,9 @@ def _open_plain(path: Path) -> Any:
 
 
 class _Streams(io.RawIOBase):
-    """The streams of a file as one, with or without zeros between them, which are padding.
+    """All compressed streams of a file as one, with or without padding zeros between them.
 
-    BZ2File and LZMAFile end without a word where a later stream cannot be read, or padding stands before it.
+    BZ2File and LZMAFile stop silently if a later stream is damaged or follows padding.
     """
 
     def __init__(self, path: Path, decompressor: Callable[[], Any]) -> None:
@@ -320,7 +320,7 @@ class _Streams(io.RawIOBase):
         return len(content)
 
     def _next_block(self) -> bytes | None:
-        """What the stream takes next, maybe nothing; where it is at its end, the head of a new one; None: no more."""
+        """The next input of the decompressor (maybe empty), or the head of the next stream; None at the end."""
         if not self._stream.eof:
             block = self._file.read(_BLOCK) if self._stream.needs_input else b""
             if self._stream.needs_input and not block:
@@ -344,7 +344,7 @@ def _open_streams(decompressor: Callable[[], Any]) -> Callable[[Path], Any]:
 
 
 def _open_zstd(path: Path) -> Any:
-    import pyarrow  # slow to import, and seldom needed for this
+    import pyarrow  # slow to import
 
     return pyarrow.input_stream(str(path), compression="zstd")
 
@@ -362,7 +362,7 @@ def _packing_zstd(file: IO[bytes]) -> Any:
 
 
 class _Kept:
-    """A file that whoever was handed it cannot close."""
+    """A file that the wrapped writer cannot close."""
 
     closed = False
 
@@ -397,7 +397,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A header and a line for each row; texts that a spreadsheet would run as formulas begin with an apostrophe."""
+    """CSV with a header; texts that a spreadsheet would run as formulas get an apostrophe in front."""
     content = io.StringIO()
     writer = csv.DictWriter(content, list(columns), lineterminator="\n")
     writer.writeheader()
@@ -406,5 +406,5 @@ def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Formula injection (https://owasp.org/www-community/attacks/CSV_Injection) is of texts; numbers stay numbers."""
+    """Against formula injection (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

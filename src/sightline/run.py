@@ -38,7 +38,14 @@ from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe, Risk
 from sightline.recipe.recipe import carries, check_replacing, without_adapters
-from sightline.run_folder import RunError, need, read_config, saved_progress, stopped_before_validation, verified_later
+from sightline.run_folder import (
+    RunError,
+    read_config,
+    require_file,
+    saved_progress,
+    stopped_before_validation,
+    verified_later,
+)
 from sightline.tasks.base import Incomplete, Prediction, Score, Task, build_task
 from sightline.tasks.classification import ClassificationTask, Probabilities
 from sightline.tasks.language_model import LanguageModelTask
@@ -188,10 +195,10 @@ class Run:
         config = read_config(run)
         if (baseline := config.get("baseline")) is not None:
             raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
-        need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
+        require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
         recipe = load_run_recipe(run)
         vocabulary = with_preprocessing(recipe, Vocabulary.load(run, recipe.task_spec.labels))
-        weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
+        weights = require_file(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
         chosen = choose_device(device)
         rounding = product_type(precision, chosen)
         verified = verified_later(run)  # while the model is built

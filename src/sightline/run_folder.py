@@ -40,14 +40,14 @@ LOCK = ".lock"
 
 
 class RunError(ValueError):
-    """A run folder is not what a command needs."""
+    """A run folder is not usable for a command."""
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
-    """Hold the folder for one training; the lock goes with the process, however it ends.
+def lock_run(run: Path) -> Iterator[None]:
+    """Hold the lock of a run folder during training; it is released with the process, however that ends.
 
-    A folder that was made for it, and into which nothing came, is gone again afterwards.
+    If the folder was created for the lock and stayed empty, it is removed afterwards.
     """
     new = not run.exists()
     with ExitStack() as stack:
@@ -65,32 +65,32 @@ def locked(run: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            if new and [found.name for found in run.glob("*")] == [LOCK]:
+            if new and [path.name for path in run.glob("*")] == [LOCK]:
                 (run / LOCK).unlink()
                 run.rmdir()
 
 
 def check_links(run: Path) -> None:
-    """Refuse a run folder in which training would write or delete through symbolic links, before it begins."""
+    """Before training: refuse a run folder in which it would write or delete through symbolic links."""
     for name in (LOCK, "metrics.jsonl", "checkpoints", "tensorboard"):
         refuse_link(run / name)
 
 
 def write_config(run: Path, config: dict[str, Any]) -> None:
-    """config.json: what is needed to build the model before its weights are read."""
+    """Write config.json: what building the model needs before its weights are read."""
     record = {"format": FORMAT, "sightline": version(), **config}
     write_json(run / "config.json", record, indent=2)
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """config.json of a finished run, whose files are those that were sealed (run_folder.py)."""
+    """config.json of a run, after its files were verified."""
     if (run / "config.json").is_file():
         verify(run)
     return parse_config(run)
 
 
 def parse_config(run: Path) -> dict[str, Any]:
-    """config.json as it is; a folder that is no run folder, is not whole or is too new says so."""
+    """config.json without verification; an error if the folder is no run folder, incomplete or of a newer version."""
     _check_folder(run)
     path = run / "config.json"
     if not path.is_file():
@@ -116,23 +116,23 @@ def _check_folder(run: Path) -> None:
         raise RunError(f"{run} is not a folder; give the folder that `sightline train` wrote (its --out)")
 
 
-def need(run: Path, name: str, remedy: str) -> Path:
-    """The path of a file the folder must have."""
+def require_file(run: Path, name: str, remedy: str) -> Path:
+    """The path of a file that the folder must have."""
     path = run / name
     if not path.is_file():
         raise RunError(f"{run} has no {name}; {remedy}")
     return path
 
 
-def journal(run: Path) -> list[dict[str, Any]]:
-    """The records of metrics.jsonl, in order (training/loggers.py says what they are); without the file there are none.
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of metrics.jsonl, in order (training/loggers.py writes them); none without the file.
 
-    A training that was killed, or still goes on, may end in half a line: it is passed over.
+    The last line may be incomplete if training was killed or is still running; it is skipped.
     """
     _check_folder(run)
     path = run / "metrics.jsonl"
     content = path.read_bytes() if path.is_file() else b""
-    verify_journal(run, content)
+    verify_metrics(run, content)
     lines = content.split(b"\n")
     records: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -151,7 +151,7 @@ def journal(run: Path) -> list[dict[str, Any]]:
 
 
 def stopped_before_validation(run: Path) -> bool:
-    """Whether a training into this folder wrote a journal, and was interrupted before its first validation."""
+    """Whether a training in this folder wrote metrics, and was interrupted before its first validation."""
     path = run / "metrics.jsonl"
     if not path.is_file():
         return False
@@ -160,7 +160,7 @@ def stopped_before_validation(run: Path) -> bool:
 
 
 def environment() -> dict[str, Any]:
-    """With what a run was made, for whoever wants to make it again."""
+    """Versions, devices and the command of a run, to reproduce it."""
     import torch
 
     packages = ("torch", "tokenizers", "numpy", "pyarrow", "safetensors", "sacrebleu", "pydantic", "babel")
@@ -184,8 +184,8 @@ def environment() -> dict[str, Any]:
 
 MANIFEST = "manifest.json"
 WEIGHTS = "model.safetensors"
-JOURNAL = "metrics.jsonl"  # grows while a run is trained; sealed when the training has ended
-SMALL = (
+METRICS = "metrics.jsonl"  # grows during training; sealed at its end
+SMALL_FILES = (
     "recipe.yaml",
     "config.json",
     "tokenizer.json",
@@ -196,22 +196,22 @@ SMALL = (
     "environment.json",
     "outputs.jsonl",
 )
-SEALED = (*SMALL, WEIGHTS)
+SEALED_FILES = (*SMALL_FILES, WEIGHTS)
 
 
 class ManifestError(ValueError):
-    """A file of a run folder is not the one that was sealed."""
+    """A file of a run folder does not match the manifest."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What manifest.json says: the valid SHA-256 digests of each file, and its size."""
+    """The content of manifest.json: the valid SHA-256 digests of each file, and its size."""
 
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # name → sha256, size, perhaps previous
-    rewriting: bool = False  # several files are being written, or were when the writer was killed
+    rewriting: bool = False  # several files are being written, or were when the process was killed
 
     def digests(self, name: str) -> set[str]:
-        """The contents that are valid for a file."""
+        """The valid digests of a file."""
         entry = self.files.get(name, {})
         return {entry[key] for key in ("sha256", "previous") if key in entry}
 
@@ -235,37 +235,36 @@ def read_manifest(run: Path) -> Manifest | None:
     return Manifest(files, bool(record.get("rewriting", False)))
 
 
-def seal(run: Path, *, finished: bool = False) -> dict[str, dict[str, Any]]:
-    """Write manifest.json over the files as they are, and return its entries; of a `finished` run the journal too."""
-    names = (*SEALED, JOURNAL) if finished else SEALED
+def seal_run(run: Path, *, finished: bool = False) -> dict[str, dict[str, Any]]:
+    """Write manifest.json for the files as they are, and return its entries; for a `finished` run also the metrics."""
+    names = (*SEALED_FILES, METRICS) if finished else SEALED_FILES
     files = {name: _entry(run / name) for name in names if (run / name).is_file()}
     _write(run, files)
     return files
 
 
 @contextmanager
-def rewriting(run: Path, names: Iterable[str] = SMALL, *, finished: bool = False) -> Iterator[None]:
-    """Write files of these names inside the block; they are sealed at its end, the others keep their seals.
+def rewriting(run: Path, names: Iterable[str] = SMALL_FILES, *, finished: bool = False) -> Iterator[None]:
+    """Write files of these names inside the block. They are sealed at its end; other files keep their seals.
 
-    The journal is sealed if the training has `finished`, and else open: it will grow, or be cut where a resumed
-    training begins.
+    The metrics are sealed if the training has `finished`. Otherwise they will grow, or be cut where a resumed training
+    starts.
     """
     manifest = read_manifest(run)
     before = {} if manifest is None else manifest.files
-    before = {name: entry for name, entry in before.items() if name != JOURNAL}
+    before = {name: entry for name, entry in before.items() if name != METRICS}
     if manifest is not None:
         _write(run, before, rewriting=True)
     yield
-    written = {*names, *([JOURNAL] if finished else [])}
-    new = {*written, *(SEALED if manifest is None else ())}
+    written = {*names, *([METRICS] if finished else [])}
+    new = {*written, *(SEALED_FILES if manifest is None else ())}
     kept = {name: entry for name, entry in before.items() if name not in written}
-    _write(
-        run, kept | {name: _entry(run / name) for name in (*SEALED, JOURNAL) if name in new and (run / name).is_file()}
-    )
+    changed = [name for name in (*SEALED_FILES, METRICS) if name in new and (run / name).is_file()]
+    _write(run, kept | {name: _entry(run / name) for name in changed})
 
 
 def replace_file(run: Path, name: str, content: bytes) -> None:
-    """Write one file so that it matches the manifest at every moment: with its old content or with the new one."""
+    """Write one file so that it matches the manifest at every moment, with its old or its new content."""
     manifest = read_manifest(run) or Manifest()
     entry: dict[str, Any] = {"sha256": checksum_of(content), "size": len(content)}
     before = manifest.files.get(name)
@@ -276,18 +275,18 @@ def replace_file(run: Path, name: str, content: bytes) -> None:
     _write(run, files, rewriting=manifest.rewriting)
 
 
-def verify(run: Path, names: Iterable[str] = SMALL) -> None:
-    """Refuse files of a run folder that are not the ones that were sealed.
+def verify(run: Path, names: Iterable[str] = SMALL_FILES) -> None:
+    """Refuse files of a run folder that do not match the manifest.
 
-    A folder without a manifest, as older versions wrote it, gives a warning that names the command that seals it.
+    A folder without a manifest, as older versions wrote it, gives a warning with the command that seals it.
     """
     manifest = read_manifest(run)
     if manifest is None:
-        if (run / "config.json").is_file():  # else there is nothing to rely on yet, or no run at all
+        if (run / "config.json").is_file():  # else no run, or nothing to rely on yet
             warnings.warn(
                 f"{run} has no {MANIFEST}, so damaged files are not noticed; if its outputs are right, seal it with: "
                 f"sightline seal {run}",
-                stacklevel=1,  # the same place for every caller, so that it is shown once
+                stacklevel=1,  # the same for every caller, so it is shown once
             )
         return
     for name in names:
@@ -295,9 +294,9 @@ def verify(run: Path, names: Iterable[str] = SMALL) -> None:
 
 
 def verified_later(run: Path, name: str = WEIGHTS) -> Future[None]:
-    """The same for one large file, in a thread beside the reader (hashing releases the interpreter's lock).
+    """The same for one large file, in a thread (hashing releases the GIL) while the file is read.
 
-    The result is an exception if the file does not match; no result of the file may be used before.
+    The result is an exception if the file does not match. Wait for it before using what was read.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="sha256")
     try:
@@ -307,45 +306,45 @@ def verified_later(run: Path, name: str = WEIGHTS) -> Future[None]:
 
 
 def verify_file(run: Path, name: str) -> None:
-    """Refuse one file that is not the one that was sealed; a missing manifest was warned of before."""
+    """Refuse one file that does not match the manifest; a missing manifest was reported before."""
     manifest = read_manifest(run)
     if manifest is not None:
         _compare(run, name, manifest)
 
 
-def verify_journal(run: Path, content: bytes) -> None:
-    """Refuse a journal whose beginning is not what was sealed when the training ended."""
+def verify_metrics(run: Path, content: bytes) -> None:
+    """Refuse metrics whose beginning differs from what was sealed at the end of training."""
     manifest = read_manifest(run)
-    if manifest is None or (entry := manifest.files.get(JOURNAL)) is None:
+    if manifest is None or (entry := manifest.files.get(METRICS)) is None:
         return
     if checksum_of(content[: entry["size"]]) != entry["sha256"]:
-        raise ManifestError(_mismatch(run, JOURNAL))
+        raise ManifestError(_mismatch(run, METRICS))
 
 
-def changes(run: Path) -> list[str]:
-    """The files that are not what the manifest says, as `seal` would accept them: `recipe.yaml changed`."""
+def changed_files(run: Path) -> list[str]:
+    """The files that differ from the manifest, as `sightline seal` would accept them: `recipe.yaml changed`."""
     manifest = read_manifest(run)
     if manifest is None:
         return []
-    found = []
-    for name in (*SEALED, JOURNAL):
+    changes = []
+    for name in (*SEALED_FILES, METRICS):
         there, known = (run / name).is_file(), name in manifest.files
         if known and not there:
-            found.append(f"{name} is gone")
-        elif there and not known and name != JOURNAL:
-            found.append(f"{name} is new")
+            changes.append(f"{name} is gone")
+        elif there and not known and name != METRICS:
+            changes.append(f"{name} is new")
         elif there and known and checksum(run / name) not in manifest.digests(name):
-            found.append(f"{name} changed")
-    return found
+            changes.append(f"{name} changed")
+    return changes
 
 
 def _compare(run: Path, name: str, manifest: Manifest) -> None:
     path = run / name
     if not path.is_file():
-        return  # whoever needs it says what is missing
+        return  # reported by the code that needs it
     if _matches(path, name, manifest):
         return
-    now = read_manifest(run)  # a training may have written both since
+    now = read_manifest(run)  # a training may have written both in the meantime
     if now is None or _matches(path, name, now):
         return
     if now.rewriting:
@@ -384,13 +383,13 @@ def _write(run: Path, files: Mapping[str, Mapping[str, Any]], *, rewriting: bool
 
 
 def newest_progress(run: Path) -> Path | None:
-    """The progress.json of a run's newest checkpoint; None where it has no checkpoint (any more)."""
+    """The progress.json of the newest checkpoint of a run; None without a checkpoint."""
     checkpoints = sorted((run / "checkpoints").glob("step-" + "[0-9]" * 8))
     return checkpoints[-1] / "progress.json" if checkpoints else None
 
 
 def saved_progress(run: Path) -> dict[str, Any] | None:
-    """What the newest checkpoint says of how far the training was; None where there is none that can be read."""
+    """The training progress that the newest checkpoint recorded; None if there is none that can be read."""
     saved = newest_progress(run)
     try:
         progress = None if saved is None else read_json(saved)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-# C0 but tab and newline, DEL, C1, line and paragraph separators, embeddings, overrides and isolates of direction
-# (Unicode TR36), and lone surrogates, which no encoding has (they stand for undecodable bytes of file names).
+# C0 except tab and newline, DEL, C1, line and paragraph separators, embeddings, overrides and isolates of direction
+# (Unicode TR36), and lone surrogates (undecodable bytes of file names).
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-_CONTROL_OF_LINES = re.compile(_CONTROL.pattern.replace("\x0b-\x1f", "\x0b\x0c\x0e-\x1f"))  # a progress line has \r
+_CONTROL_OF_LINES = re.compile(_CONTROL.pattern.replace("\x0b-\x1f", "\x0b\x0c\x0e-\x1f"))  # progress lines contain \r
 
 
 def printable(text: str) -> str:
@@ -35,11 +35,11 @@ def _escape(match: re.Match[str]) -> str:
 
 
 class _Printable:
-    """A text stream that writes control characters as escapes; in all else the stream it wraps."""
+    """Wraps a text stream and writes control characters as escapes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        # rich writes to the stream below: `console` has made its text printable already
+        # rich writes to the wrapped stream: `console` already escapes its text
         self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
 
     def write(self, text: str) -> int:
@@ -63,7 +63,7 @@ def printable_output(*, stdout: bool = True) -> Iterator[None]:
     try:
         yield
     finally:
-        if (sys.stdout, sys.stderr) == ours:  # else somebody else has replaced them, and puts them back
+        if (sys.stdout, sys.stderr) == ours:  # else other code replaced them and will restore them
             sys.stdout, sys.stderr = before
 
 
@@ -82,7 +82,7 @@ def console(**options: Any) -> Console:
 
 
 def plural(number: int, thing: str) -> str:
-    """1 line, 2,048 lines; of several words the last is counted: 1 source word, 3 source words."""
+    """1 line, 2,048 lines; the last of several words takes the plural: 1 source word, 3 source words."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
@@ -90,22 +90,22 @@ _MOST = 400  # characters
 
 
 def truncate(text: str) -> str:
-    """A text to be shown beside what was made of it: of a long one (an article), how it begins, and …"""
+    """A text for display; of a long one only its beginning and …"""
     return text if len(text) <= _MOST else text[: _MOST - 1].rstrip() + "…"
 
 
 def escape_newlines(text: str) -> str:
-    """A text with its newlines and tabs as signs."""
+    """A text with visible signs for newlines and tabs."""
     return text.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "⏎").replace("\t", "⇥")
 
 
 def short(line: str) -> str:
-    """A line of a file as an error shows it, in quotes, cut where it grows long."""
+    """A line of a file for an error message, in quotes, shortened if long."""
     return repr(line if len(line) <= 60 else line[:57] + "...")
 
 
 def visible(token: str) -> str:
-    """A token as a label: what cannot be seen gets a sign, a lone combining mark gets a circle to sit on."""
+    """A token as a label: invisible characters get signs, a lone combining mark gets a base circle."""
     if not token:
         return "∅"
     signs = {" ": "␣", "\n": "⏎", "\t": "⇥", "\u00a0": "⍽"}

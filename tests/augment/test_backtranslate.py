@@ -21,7 +21,7 @@ from sightline.cli.app import app
 from sightline.recipe.decoding import Decoding, Sampling
 from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.run import Run
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 from watched_runs import Silent
 
 LINES = ["one two", "", "three four five", "two\ttwo", "one " * 40, "five one", "  ", "four four"]
@@ -62,7 +62,7 @@ def test_a_beam_that_is_asked_for_is_a_plain_one(translator: Path, text: Path, t
     recipe = load_recipe(run / "recipe.yaml")
     own = Decoding.model_validate({**recipe.decoding.model_dump(), "beam": 6, "groups": 3, "mbr": {"candidates": 4}})
     save_recipe(recipe.model_copy(update={"decoding": own}), run / "recipe.yaml")
-    seal(run)
+    seal_run(run)
     for beam, found in (([], (6, 3, True)), (["--beam", "4"], (4, 1, False))):
         asked = ["backtranslate", str(run), str(text), "--out", str(out), "--device", "cpu", *beam]
         assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
@@ -326,7 +326,7 @@ def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: P
     recipe = load_recipe(run / "recipe.yaml")
     sampling = recipe.decoding.model_copy(update={"sample": Sampling(top_k=3)})
     save_recipe(recipe.model_copy(update={"decoding": sampling}), run / "recipe.yaml")
-    seal(run)
+    seal_run(run)
     command = ["backtranslate", str(run), str(text), "--out", str(tmp_path / "back.tsv"), "--seed", "7"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output

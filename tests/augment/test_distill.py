@@ -26,7 +26,7 @@ from sightline.cli.searching import load_together
 from sightline.data.locate import MovedFolder, is_reverse_direction
 from sightline.recipe.loading import load_recipe
 from sightline.run import Run
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 from sightline.sweeps import plan as sweeping
 from sightline.training.resolve import open_recipe
 from watched_runs import Silent, records
@@ -85,7 +85,7 @@ def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
     content = yaml.safe_load((teacher / "recipe.yaml").read_text())
     content["decoding"] |= own
     (teacher / "recipe.yaml").write_text(yaml.safe_dump(content))
-    seal(teacher)
+    seal_run(teacher)
     loaded, (recipe, _) = sightline.load(teacher, device="cpu"), open_recipe(str(recipe_with(4)), [])
     for beam, changes in ((None, {}), (4, {"beam": 4, "mbr": 0, "groups": 1})):
         out = tmp_path / f"beam {beam}"

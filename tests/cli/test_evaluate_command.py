@@ -20,7 +20,7 @@ from sightline.evaluation.labels import Confusion
 from sightline.evaluation.test_set import Report
 from sightline.recipe import Decoding
 from sightline.run import Run
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 from untrained_runs import PAIRS, by_folder, untrained
 
 Runs = dict[str, Path]
@@ -50,7 +50,7 @@ def test_examples_that_validations_saw_are_not_taken_for_tokens(tasks: Runs, tmp
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["data"]["validation_limit"] = 4
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    seal(run)
+    seal_run(run)
     head, whole = (evaluate(each, "--on", "validation").splitlines()[0] for each in (run, tasks["lm-bpe"]))
     assert head == f"{whole}, validations in training saw but the first 4 examples (data.validation_limit)"
 
@@ -162,7 +162,7 @@ def two(tasks: Runs, tmp_path: Path) -> Path:
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["data"]["tests"]["other"] = recipe["data"]["validation"]
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
-    seal(run)
+    seal_run(run)
     return run
 
 

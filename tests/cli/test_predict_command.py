@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from sightline.cli.app import app
 from sightline.cli.lines import escaped
 from sightline.run import Run
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 from task_runs import columns, conllu
 
 Runs = dict[str, Path]
@@ -297,7 +297,7 @@ def test_a_tagger_has_one_answer_however_many_its_recipe_asks_for(tasks: Runs, t
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     recipe["decoding"] |= {"beam": 4, "nbest": 3}
     (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    seal(run)
+    seal_run(run)
     path = tmp_path / "in.conllu"
     path.write_text(conllu(4, 9))
     for asked, given in (([], "the dog\n"), ([str(path)], None)):

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.cli.app import app
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 from sightline.text.tokenizer import UNK
 from watched_runs import Silent, own_cache
 
@@ -60,7 +60,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         weights = load_file(trained / "model.safetensors")
         weights["output.bias"][UNK] = 100.0
         save_file(weights, trained / "model.safetensors")
-        seal(trained)
+        seal_run(trained)
         yield trained
 
 
@@ -119,7 +119,7 @@ def test_what_the_dictionary_says_is_written(run: Path, tmp_path: Path) -> None:
     entries = {word: f"<{number}>" for number, word in enumerate(LINE.split())}
     lines = "".join(f"{word}\t{entry}\t1\n" for word, entry in entries.items())
     (again / "dictionary.tsv").write_text(lines, encoding="utf-8")
-    seal(again)
+    seal_run(again)
     copied = predict(again, "--replace-unknown", "copy")
     assert predict(again, "--replace-unknown", "dictionary") == [entries[word] for word in copied]
 
@@ -129,7 +129,7 @@ def test_an_ensemble_takes_the_dictionary_of_the_first_run_that_has_one(run: Pat
     for folder in (first, second):
         lines = "".join(f"{word}\t{folder.name}\t1\n" for word in LINE.split())
         (folder / "dictionary.tsv").write_text(lines, encoding="utf-8")
-        seal(folder)
+        seal_run(folder)
     by_dictionary = ("--replace-unknown", "dictionary")
     assert predict(run, "--with", str(first), "--with", str(second), *by_dictionary) == ["first"] * 3
     assert predict(second, "--with", str(first), *by_dictionary) == ["second"] * 3

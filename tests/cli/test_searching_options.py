@@ -21,7 +21,7 @@ from sightline.decoding.request import Phrases
 from sightline.evaluation import test_set
 from sightline.recipe.decoding import Sampling
 from sightline.run import Run
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 from untrained_runs import PAIRS, untrained
 
 Runs = dict[str, Path]
@@ -93,7 +93,7 @@ def test_a_run_of_the_other_direction_is_refused(tasks: Runs, tmp_path: Path) ->
     back = Path(shutil.copytree(tasks["names-gru"], tmp_path / "back"))
     recipe = (back / "recipe.yaml").read_text(encoding="utf-8")
     (back / "recipe.yaml").write_text(recipe.replace("swap: false", "swap: true"), encoding="utf-8")
-    seal(back)
+    seal_run(back)
     with pytest.raises(RunError, match=r"back learned the other direction of the corpus of .*\(data\.swap: true\)"):
         Run.ensemble([tasks["names-gru"], back], device="cpu")
 

@@ -13,7 +13,7 @@ import yaml
 
 import sightline
 from sightline.comparison import ComparisonResult
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
 
@@ -102,7 +102,7 @@ def copied(trained: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
                 place = place[part]
             place[last] = value
         (run / "recipe.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True, sort_keys=False), encoding="utf-8")
-        seal(run)
+        seal_run(run)
         return run
 
     return copy

@@ -20,7 +20,7 @@ from sightline.comparison.tables import analysis_tables, main_table, significanc
 from sightline.comparison.terminal import plain_text
 from sightline.plots import comparison as figures
 from sightline.run import Run
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 
 Runs = dict[str, Path]
 
@@ -37,7 +37,7 @@ def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> Compar
     path = other / "tokenizer.target.json"
     content = path.read_text(encoding="utf-8").replace('"positive"', '"indifferent"')
     path.write_text(content, encoding="utf-8")
-    seal(other)
+    seal_run(other)
     return sightline.compare([tasks["classify-mean"], other], device="cpu")
 
 
@@ -91,7 +91,7 @@ def without_a(run: Path, place: Path) -> Path:
     copy = Path(shutil.copytree(run, place))
     path = copy / "tokenizer.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"A"', '"Ж"'), encoding="utf-8")
-    seal(copy)
+    seal_run(copy)
     return copy
 
 
@@ -108,7 +108,7 @@ def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs
     recipe = yaml.safe_load((other / "recipe.yaml").read_text())
     recipe["training"]["batches"]["context"] = 20
     (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
-    seal(other)
+    seal_run(other)
     found = sightline.compare([tasks["lm-transformer"], other], device="cpu")
     assert found.others[0].verdicts["perplexity"].difference != 0
 

@@ -19,7 +19,7 @@ from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.tasks import SEQ2SEQ
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 from sightline.tasks.base import Task, TooLong
 
 Copy = Callable[..., Path]
@@ -145,7 +145,7 @@ def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) 
     content = (other / "tokenizer.json").read_text(encoding="utf-8")
     assert '"dog"' in content or '"▁dog"' in content
     (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
-    seal(other)
+    seal_run(other)
     runs = [trained["dot-seed1"], other]
     with pytest.raises(RunError, match=r"dot-seed1 and other have different tokenizers.*leave perplexity out"):
         sightline.compare(runs, metrics=["perplexity"])

@@ -21,7 +21,7 @@ from sightline.comparison.systems import folders_of
 from sightline.comparison.tables import differences_table, main_table, runs_table
 from sightline.plots.comparison import draw
 from sightline.run import Run
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 
 Copy = Callable[..., Path]
 
@@ -207,7 +207,7 @@ def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
     recipe = yaml.safe_load((student / "recipe.yaml").read_text(encoding="utf-8"))
     recipe["training"]["device"] = "cuda"
     (student / "recipe.yaml").write_text(yaml.safe_dump(recipe, allow_unicode=True), encoding="utf-8")
-    seal(student)
+    seal_run(student)
     one, other = trained["dot-seed1"], trained["none-seed1"]
     found = sightline.compare([other, (one, other, student)], device="cpu", metrics=["exact"])
     (member,) = found.systems[1].runs

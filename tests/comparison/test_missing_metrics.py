@@ -20,7 +20,7 @@ from sightline.comparison.tables import main_table, narrow_tables, significance_
 from sightline.comparison.terminal import plain_text
 from sightline.plots.comparison import draw
 from sightline.recipe.loading import load_recipe
-from sightline.run_folder import RunError, seal
+from sightline.run_folder import RunError, seal_run
 
 Copy = Callable[..., Path]
 NOTE = "perplexity: lead and oracle have no model."
@@ -202,7 +202,7 @@ def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
     other = copied("none-seed1", "other")
     content = (other / "tokenizer.json").read_text(encoding="utf-8")
     (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
-    seal(other)
+    seal_run(other)
     runs = [written["lead"], trained["dot-seed1"], other]
     found = sightline.compare(runs, device="cpu")
     assert found.metrics == ["bleu", "chrf", "exact"]

@@ -127,7 +127,7 @@ def test_of_a_text_that_was_cut_only_the_pieces_that_are_left_make_words() -> No
     ("lines", "message"),
     [
         (LINES[:3], r"has 3 lines, and there are more training examples; .*\(sightline align RUN --training"),
-        (["0-0 1:1", *LINES[1:]], "line 1: '1:1' is no link"),
+        (["0-0 1:1", *LINES[1:]], "line 1: '1:1' is not a link"),
         ([*LINES[:4], "0-1"], "line 5: 0-1 points past the end of sentences of 1 and 1 words"),
         ([*LINES[:4], "1-0"], "line 5: 1-0 points past the end of sentences of 1 and 1 words"),
     ],

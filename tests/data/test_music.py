@@ -94,7 +94,7 @@ def test_without_a_full_step_the_voices_are_filled_from_the_top(tmp_path: Path) 
         ([FULL, FULL, [128, 62, 59, 43]], r"piece 2, step 3: 128 is not a MIDI pitch, 0\.\.127"),
         ([[-2, 62, 59, 43]], r"piece 2, step 1: -2 is not a MIDI pitch"),
         ([FULL, 67], r"piece 2, step 2: not a list but 67"),
-        ([[-1, 62]], r"piece 2, step 1: \[-1, 62\] has a rest and yet fewer than four voices"),
+        ([[-1, 62]], r"piece 2, step 1: \[-1, 62\] has a rest and fewer than four voices"),
         ([], r"train, piece 2: not a list of steps"),
         ({"a": 1}, r"train, piece 2: not a list of steps"),
     ],

@@ -93,7 +93,7 @@ def test_a_column_that_conllu_has_not_is_answered_with_those_it_has(tmp_path: Pa
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["1\tonly\tthree"], r"line 3: 3 columns with tabs .* CoNLL-U has 10; mend"),
+        (["1\tonly\tthree"], r"line 3: 3 columns with tabs .* CoNLL-U has 10; correct"),
         (["word"], r"line 3: 1 column with"),
         ([row("a", "a", "X", id_=2)], r"line 3: id 2 is out of order where 1 should come"),
         ([row("a", "a", "X"), row("b", "b", "X")], r"line 4: id 1 is out of order where 2 .* blank line between"),
@@ -145,13 +145,16 @@ def test_files_with_windows_line_ends_and_compressed_files_are_read_too(tmp_path
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a\tX\nb", r"line 2: 1 column, and the label should be in column 2; mend"),
+        ("a\tX\nb", r"line 2: 1 column, and the label should be in column 2; correct"),
         ("New\nYork X", r"line 1: 1 column, and the label"),
         ("a\tX\nNew York", r"line 2: 1 column"),
         ("a\tX\nb\t", r"line 2: 'b' has no label in column 2"),
         ("a\tX\n\tX", r"line 2: the word is empty"),
         ("a\tX\n  \tX", r"line 2: the word is empty"),
-        ("a X\nNew York X", r"line 2: 3 columns .*, and line 1 has 2; mend the line, or set all columns off by tabs"),
+        (
+            "a X\nNew York X",
+            r"line 2: 3 columns .*, and line 1 has 2; correct the line, or set all columns off by tabs",
+        ),
         ("a X\n X", r"line 2: 1 column \(' X'\), and line 1 has 2"),
         ("a X\nb\tX", r"line 2: a tab \('b\\tX'\), and line 1 has none; use tabs"),
         ("-DOCSTART-\n\na X\nb\tX", r"line 4: a tab .* line 3 has none"),

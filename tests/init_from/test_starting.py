@@ -13,7 +13,7 @@ from small_trainings import BODY, STAY, Trainer, a_recipe, weights
 
 import sightline
 from sightline.recipe.loading import RecipeError, load_recipe, save_recipe
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 from sightline.training.resolve import open_recipe
 from watched_runs import records
 
@@ -234,13 +234,13 @@ def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train
     shutil.copytree(started["seq2seq"], broken)
     text = (broken / "recipe.yaml").read_text()
     (broken / "recipe.yaml").write_text(text.replace("  width: 16", "  width: none"))
-    seal(broken)
+    seal_run(broken)
     line = text[: text.index("  width: 16")].count("\n") + 1
     path = train.write(short("seq2seq", broken))
     with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:{line}: model\.width: expected an integer"):
         load_recipe(path)
     (broken / "recipe.yaml").write_text("model: [")
-    seal(broken)
+    seal_run(broken)
     with pytest.raises(RecipeError, match=rf"{broken}/recipe\.yaml:1: this is not YAML"):
         load_recipe(path)
 
@@ -253,10 +253,10 @@ def test_a_finished_run_needs_the_run_it_began_with_no_more(
     before = load_recipe(run / "recipe.yaml")
     text = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(text.replace("  tie: all\n", ""))  # as if the key were newer than the run
-    seal(run)
+    seal_run(run)
     first = (tmp_path / "first" / "recipe.yaml").read_text()
     (tmp_path / "first" / "recipe.yaml").write_text(first.replace("  tie: all\n", "  tie: none\n"))
-    seal(tmp_path / "first")
+    seal_run(tmp_path / "first")
     assert load_recipe(run / "recipe.yaml") == before
     shutil.rmtree(tmp_path / "first")
     assert len(sightline.load(run).predict(["the old dog"])) == 1

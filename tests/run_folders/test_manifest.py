@@ -17,14 +17,14 @@ from sightline.augment.merging import average_run
 from sightline.cli.app import app
 from sightline.files import checksum
 from sightline.run_folder import (
-    JOURNAL,
     MANIFEST,
-    SEALED,
+    METRICS,
+    SEALED_FILES,
     WEIGHTS,
     ManifestError,
-    journal,
     read_config,
     read_manifest,
+    read_metrics,
     replace_file,
     rewriting,
 )
@@ -46,8 +46,8 @@ def entries(run: Path) -> dict[str, str]:
 
 
 def test_the_manifest_describes_every_file_that_a_run_relies_on(finished: Path) -> None:
-    there = {name for name in (*SEALED, JOURNAL) if (finished / name).is_file()}
-    assert there >= {"recipe.yaml", "config.json", "tokenizer.json", "environment.json", WEIGHTS, JOURNAL}
+    there = {name for name in (*SEALED_FILES, METRICS) if (finished / name).is_file()}
+    assert there >= {"recipe.yaml", "config.json", "tokenizer.json", "environment.json", WEIGHTS, METRICS}
     assert entries(finished) == {name: checksum(finished / name) for name in there}
 
 
@@ -106,11 +106,11 @@ def test_a_file_that_came_later_is_refused(finished: Path) -> None:
 
 
 def test_a_journal_that_was_changed_is_refused(finished: Path) -> None:
-    assert journal(finished)
-    content = (finished / JOURNAL).read_bytes()
-    (finished / JOURNAL).write_bytes(content.replace(b'"loss": ', b'"loss": 1', 1))
+    assert read_metrics(finished)
+    content = (finished / METRICS).read_bytes()
+    (finished / METRICS).write_bytes(content.replace(b'"loss": ', b'"loss": 1', 1))
     with pytest.raises(ManifestError, match=r"metrics\.jsonl"):
-        journal(finished)
+        read_metrics(finished)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"files": 1}', '{"files": {"recipe.yaml": {}}}', "\udcff"])

@@ -10,7 +10,7 @@ import yaml
 
 import sightline
 from sightline.recipe.loading import RecipeError
-from sightline.run_folder import seal
+from sightline.run_folder import seal_run
 
 DRY = {"kind": "recurrent", "cell": "lstm", "layers": 1, "dropout": 0.0}
 OLDER: dict[str, tuple[dict[str, Any], str]] = {
@@ -37,7 +37,7 @@ def test_a_finished_run_is_used_and_not_asked_whether_it_can_be_trained(name: st
     recipe = yaml.safe_load((finished / "recipe.yaml").read_text())
     merged = {section: {**recipe[section], **changed} for section, changed in changes.items()}
     (finished / "recipe.yaml").write_text(yaml.safe_dump({**recipe, **merged}))
-    seal(finished)
+    seal_run(finished)
     assert sightline.load(finished, device="cpu").predict(texts) == before
     with pytest.raises(RecipeError, match=f"^{finished}: {told}"):
         sightline.train(finished, out=finished.parent / "again")

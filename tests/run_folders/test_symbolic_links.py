@@ -21,7 +21,7 @@ from sightline.files import (
     remove,
     write_atomically,
 )
-from sightline.run_folder import RunError, locked
+from sightline.run_folder import RunError, lock_run
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.loggers import Journal, TensorBoard
 from watched_runs import Silent
@@ -178,7 +178,7 @@ def test_a_folder_that_cannot_be_made_is_named_with_the_reason(tmp_path: Path) -
     (tmp_path / "file").touch()
     run = tmp_path / "file" / "run"
     told = f"{run} cannot be written: Not a directory ({run}); give another folder with --out"
-    with pytest.raises(RunError, match=re.escape(told)), locked(run):
+    with pytest.raises(RunError, match=re.escape(told)), lock_run(run):
         pass
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.cli.app import app
-from sightline.run_folder import locked
+from sightline.run_folder import lock_run
 from sightline.sweeps.board import table
 from sightline.sweeps.grid import SweepError
 from sightline.sweeps.plan import plan_sweep
@@ -105,7 +105,7 @@ def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes)
 
 def test_a_folder_is_swept_by_one_sweep_at_a_time(recipe: str, tmp_path: Path) -> None:
     plan = plan_sweep(recipe, ["seed=1"], out="sweep")
-    with locked(plan.folder), pytest.raises(SweepError, match="another sweep is running in sweep; wait for it"):
+    with lock_run(plan.folder), pytest.raises(SweepError, match="another sweep is running in sweep; wait for it"):
         carry_out(plan, command=command_of(tmp_path))
     pretend(recipe, ["seed=2"])
     with pytest.raises(SweepError, match=r"sweep\.yaml was changed by another sweep meanwhile; start this one again"):

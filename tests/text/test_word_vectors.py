@@ -115,12 +115,12 @@ def test_coverage_says_what_is_missing_most_frequent_first(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a 0.1 0.2\nb 0.1\n", r"line 2: 'b 0.1' has 1 values, not 2; mend"),
+        ("a 0.1 0.2\nb 0.1\n", r"line 2: 'b 0.1' has 1 values, not 2; correct"),
         ("a 0.1 0.2\nb 0.1 0.2 0.3\n", r"line 2: 'b 0.1 0.2 0.3' has 3 values, not 2"),
         ("2 2\na 0.1 0.2\nb 0.1\n", r"line 3: 'b 0.1' has 1 values, not 2"),
         ("2 2\na 0.1\nb 0.1 0.2\n", r"line 2: 'a 0.1' has 1 values, not 2"),
         ("a 0.1 0.2\n\nb 0.1 0.2\n", r"line 2: '' has 0 values, not 2"),
-        ("c 0.1 0.2\na 0.1 zero\n", r"line 2: could not convert .*zero.*; mend"),
+        ("c 0.1 0.2\na 0.1 zero\n", r"line 2: could not convert .*zero.*; correct"),
         ("c 0.1 0.2\na 0.1 nan\n", r"line 2: a value is not finite"),
         ("3 2\na 0.1 0.2\nb 0.1 0.2\n", r"has 2 words, and its first line says 3; get the file again"),
         ("1 2\na 0.1 0.2\nb 0.1 0.2\n", r"has 2 words, and its first line says 1"),
@@ -143,7 +143,7 @@ def test_a_binary_file_that_is_cut_off_anywhere_is_named_by_byte(tmp_path: Path)
 
 @pytest.mark.parametrize("values", ["0.12345 zero 0.5", "zero 1 1"])
 def test_text_that_is_taken_for_binary_is_told_which_line_to_mend(tmp_path: Path, values: str) -> None:
-    told = r"get the file again, or, if it is text, mend its second line, which is no word with 3 numbers$"
+    told = r"get the file again, or, if it is text, correct its second line, which is not a word with 3 numbers$"
     with pytest.raises(WordVectorError, match=told):
         read_word_vectors(written(tmp_path, f"2 3\na {values}\nb 0.1 0.2 0.3\n"), ["a", "b"])
 

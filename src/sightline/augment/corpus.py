@@ -20,11 +20,11 @@ from typing import Any, Generic, TypeVar
 
 from sightline.data.locate import provenance_file
 from sightline.files import (
-    BROKEN,
+    READ_ERRORS,
     atomic_file,
-    open_bytes,
-    packed,
-    packing,
+    compressed,
+    compressor,
+    open_decompressed,
     parse_json,
     read_json,
     refuse_link,
@@ -33,7 +33,7 @@ from sightline.files import (
 )
 from sightline.progress import Progress
 from sightline.recipe.recipe import changed
-from sightline.run_folder import RunError, locked
+from sightline.run_folder import RunError, lock_run
 
 Item = TypeVar("Item")
 Pair = tuple[str, str]
@@ -101,7 +101,7 @@ class Corpus(Generic[Item]):
             return done
         refuse_link(self.parts)
         try:
-            with locked(self.parts):
+            with lock_run(self.parts):
                 counts = self._made(items, work, self._begin(resume), progress)
         except NothingLeftError:  # of which there is nothing to go on with
             self._tidy()
@@ -118,7 +118,7 @@ class Corpus(Generic[Item]):
             if not path.exists():
                 part = work(count, chunk)
                 content = json.dumps({"counts": part.counts, "pairs": part.pairs}, ensure_ascii=False)
-                write_atomically(path, packed(path, content.encode("utf-8")))
+                write_atomically(path, compressed(path, content.encode("utf-8")))
             count += len(chunk)
             progress("translating", count, self.plan["lines"])
         counts = self._join(-(-self.plan["lines"] // size))
@@ -151,7 +151,7 @@ class Corpus(Generic[Item]):
         saved = read_json(self.summary)
         self._compare(saved["plan"])
         if self.parts.exists():  # stopped when all was done but this
-            with locked(self.parts):
+            with lock_run(self.parts):
                 pass  # nobody is at it
             self._tidy()
         counts: dict[str, int] = saved["counts"]
@@ -185,7 +185,7 @@ class Corpus(Generic[Item]):
     def _join(self, parts: int) -> dict[str, int]:
         """All parts in one file, a pair a line with a tab between."""
         counts: Counter[str] = Counter()
-        with atomic_file(self._waiting(self.file)) as file, packing(self.file, file) as out:
+        with atomic_file(self._waiting(self.file)) as file, compressor(self.file, file) as out:
             for number in range(parts):
                 part = _read_part(self._part(number))
                 counts.update(part.counts)
@@ -200,10 +200,10 @@ class Corpus(Generic[Item]):
 
 def _read_part(path: Path) -> Part:
     try:
-        with open_bytes(path) as file:
+        with open_decompressed(path) as file:
             content = parse_json(file.read())
         return Part([(left, right) for left, right in content["pairs"]], content["counts"])
-    except (*BROKEN, ValueError, KeyError) as error:
+    except (*READ_ERRORS, ValueError, KeyError) as error:
         raise RunError(f"{path} is damaged ({error}); remove it and go on with --resume") from error
 
 

@@ -20,7 +20,7 @@ from sightline.models.weights import parameters_of
 from sightline.recipe import Recipe
 from sightline.recipe.loading import save_recipe
 from sightline.run import Run
-from sightline.run_folder import RunError, need, read_config, seal, write_config
+from sightline.run_folder import RunError, read_config, require_file, seal_run, write_config
 from sightline.text.vocabulary import Vocabulary
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
@@ -82,7 +82,7 @@ def _recipe(run: Path, out: Path) -> Recipe:
     read_config(run)
     if out.exists():
         raise RunError(f"{out} exists already; give another folder with --out")
-    need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
+    require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
     return load_run_recipe(run)
 
 
@@ -97,4 +97,4 @@ def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], con
                 shutil.copyfile(run / name, folder / name)
         save_file(weights, folder / "model.safetensors")
         write_config(folder, {**kept, **config})
-        seal(folder, finished=True)
+        seal_run(folder, finished=True)

@@ -186,12 +186,12 @@ def alignment_file(
     run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
 ) -> AlignmentFile | None:
     """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
-    from sightline.files import check_place
+    from sightline.files import check_writable
     from sightline.inspection.alignment import chosen_heads
 
     if path is None:
         return None
-    check_place(path)
+    check_writable(path)
     how = looking(heads, shift)
     if form == "pharaoh":
         chosen_heads(run.model, how.heads)

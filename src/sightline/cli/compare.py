@@ -81,7 +81,7 @@ def compare(
     - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
     - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
     """
-    from sightline.files import check_place
+    from sightline.files import check_writable
     from sightline.plots.figures import check_figure
     from sightline.progress import shown
 
@@ -100,7 +100,7 @@ def compare(
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
     for path in filter(None, files.values()):
-        check_place(path)
+        check_writable(path)
     read = {"--source": source, "--reference": reference, "--saved": saved}
     check_apart({f"--{form}": path for form, path in files.items()}, read)
     if figure is not None:
@@ -158,11 +158,11 @@ def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> Tes
     from sightline.comparison.systems import folders_of
     from sightline.evaluation.test_set import from_files
     from sightline.recipe.loading import load_recipe
-    from sightline.run_folder import need, read_config
+    from sightline.run_folder import read_config, require_file
 
     first = folders_of(run)[0]
     read_config(first)
-    return from_files(source, reference, load_recipe(need(first, "recipe.yaml", "copy the whole run folder")))
+    return from_files(source, reference, load_recipe(require_file(first, "recipe.yaml", "copy the whole run folder")))
 
 
 def baseline(

@@ -102,11 +102,11 @@ def embed(
 
 
 def _export(run: Path, path: Path, device: str) -> None:
-    from sightline.files import check_place
+    from sightline.files import check_writable
     from sightline.inspection.embeddings import export_embeddings
     from sightline.run import Run
 
-    check_place(path)
+    check_writable(path)
     count = export_embeddings(Run.load(run, device=device).task, path)
     print(f"wrote {plural(count, 'vector')} to {path}", file=sys.stderr)
 

@@ -134,7 +134,7 @@ def evaluate(
     - `sightline evaluate runs/ewt --reference other.conllu`
     - `sightline evaluate runs/shakespeare --reference hamlet.txt`
     """
-    from sightline.files import check_place
+    from sightline.files import check_writable
 
     loaded = load_together(run, others, ensemble_mean, device, precision)
     how = searching(
@@ -156,7 +156,7 @@ def evaluate(
         refuse(search, "says how outputs are found, and a model of text is measured by the text itself; leave it out")
     places = {"--outputs": outputs, "--json": json_file, "--confusion": confusion}
     for path in filter(None, places.values()):
-        check_place(path)
+        check_writable(path)
     check_apart(places, {"--source": source, "--reference": reference, "--alignments": alignments})
     spec = loaded.recipe.task_spec
     if alignments is not None:

@@ -76,10 +76,10 @@ def _detected(run: Run, path: Path) -> TaggedFormat | None:
     """The form of a file whose name does not say it."""
     from itertools import islice
 
-    from sightline.data.conll import LOOKED_AT, detect_format
+    from sightline.data.conll import DETECTION_LINES, detect_format
 
     word, label = _learned_columns(run.recipe)
-    form = detect_format(islice(lines_of(path), LOOKED_AT), word, label, known_labels(run))
+    form = detect_format(islice(lines_of(path), DETECTION_LINES), word, label, known_labels(run))
     if form is not None or path.suffix.lower() != ".txt":
         said = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
         print(f"sightline: {path} is read as {said}, by its content; --format says otherwise", file=sys.stderr)
@@ -194,7 +194,7 @@ class Pieces:
 
     def __init__(self, place: Path, recipe: Recipe) -> None:
         from sightline.data.music import import_mido
-        from sightline.files import check_place
+        from sightline.files import check_writable
         from sightline.recipe.data import ChoralesSource
 
         if not any(isinstance(source, ChoralesSource) for source in recipe.data.train):
@@ -204,7 +204,7 @@ class Pieces:
         if not self.several and place.suffix.lower() not in _SUFFIXES:
             raise ValueError(f"--midi {place}: name a file that ends in .mid, or a folder that exists for several")
         if not self.several:
-            check_place(place)
+            check_writable(place)
         import_mido()  # better before decoding than after
         self.taken = 0
 

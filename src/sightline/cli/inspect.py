@@ -161,11 +161,11 @@ class Files:
 
     def check(self) -> None:
         """Before anything is computed: whether they can be written."""
-        from sightline.files import check_place
+        from sightline.files import check_writable
         from sightline.plots.figures import check_figure
 
         for path in filter(None, (self.html, self.json)):
-            check_place(path)
+            check_writable(path)
         if self.figure is not None:
             check_figure(self.figure)
 

@@ -91,20 +91,20 @@ def whole_lines(file: Path | None) -> Iterator[str]:
     An empty file is an error, as in `lines_of`.
     """
     from sightline.data.text_files import DataError
-    from sightline.files import BROKEN, open_bytes
+    from sightline.files import READ_ERRORS, open_decompressed
 
     if (path := named(file)) is None:
         yield from _marked(_decoded(standard_input(), "standard input"))
         return
     empty = True
     try:
-        with open_bytes(path) as content:
+        with open_decompressed(path) as content:
             for line in _marked(_decoded(content, str(file))):
                 empty = empty and line in ("", BOM)
                 yield line
     except FileNotFoundError as error:
         raise DataError(f"{file} does not exist; check the name") from error
-    except BROKEN as error:
+    except READ_ERRORS as error:
         raise DataError(f"{file} cannot be read or is damaged ({error}); get the file again") from error
     if empty:
         raise DataError(f"{file} is empty; give a file with at least one line")

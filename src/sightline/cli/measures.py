@@ -362,13 +362,13 @@ def show_corpus(
 ) -> None:
     """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
     from sightline.evaluation.metrics import METRICS
-    from sightline.files import check_place, write_atomically, write_json
+    from sightline.files import check_writable, write_atomically, write_json
     from sightline.inspection.corpus import length_table, sentence_table, token_table
     from sightline.plots.lines import draw_lengths
     from sightline.terminal import console
 
     if csv_file is not None:
-        check_place(csv_file)
+        check_writable(csv_file)
     if figure is not None:
         _check_lengths(run, figure)
     if quality:

@@ -64,15 +64,15 @@ def seal(runs: Annotated[list[Path], typer.Argument(help="Run folders.", show_de
     - `sightline seal runs/*`
     """
     from sightline.recipe.loading import load_recipe
-    from sightline.run_folder import changes, locked, need, parse_config, read_manifest
-    from sightline.run_folder import seal as write_manifest
+    from sightline.run_folder import changed_files, lock_run, parse_config, read_manifest, require_file
+    from sightline.run_folder import seal_run as write_manifest
 
     for run in runs:
         parse_config(run)
-        load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
-        with locked(run):
+        load_recipe(require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+        with lock_run(run):
             try:
-                old, found = read_manifest(run), changes(run)
+                old, found = read_manifest(run), changed_files(run)
             except ValueError as error:
                 old, found = None, [str(error)]
             files = write_manifest(run, finished=True)

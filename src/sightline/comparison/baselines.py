@@ -27,7 +27,7 @@ from sightline.files import parse_json, write_atomically
 from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.run import Run
-from sightline.run_folder import RunError, need, read_config, rewriting, write_config
+from sightline.run_folder import RunError, read_config, require_file, rewriting, write_config
 from sightline.tasks.base import Prediction
 from sightline.text.sentences import sentences
 
@@ -48,9 +48,9 @@ class BaselineRun(Run):
     def open(folder: Path) -> BaselineRun:
         """Read what `write_baseline` wrote."""
         name, remedy = str(read_config(folder)["baseline"]), "make it again with: sightline baseline"
-        recipe = load_recipe(need(folder, "recipe.yaml", remedy))
+        recipe = load_recipe(require_file(folder, "recipe.yaml", remedy))
         outputs = {}
-        for number, line in enumerate(need(folder, FILE, remedy).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(require_file(folder, FILE, remedy).read_text(encoding="utf-8").splitlines(), 1):
             try:
                 record = parse_json(line)
                 outputs[record["source"]] = record["output"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from sightline.comparison.results import Cost, Validation
 from sightline.recipe import Recipe
-from sightline.run_folder import journal, saved_progress
+from sightline.run_folder import read_metrics, saved_progress
 from sightline.training.schedules import limit_reached
 
 
@@ -27,7 +27,7 @@ class CutOff:
 
 def read_log(run: Path, recipe: Recipe) -> tuple[Cost, list[Validation]]:
     """The cost of a training, and its validations in order; nothing is known without a log and checkpoints."""
-    records = journal(run)
+    records = read_metrics(run)
     counted = [*records, saved_progress(run) or {}]
     cut = cut_off(run, recipe)
     validations = [
@@ -52,7 +52,7 @@ def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
     A checkpoint records the length of the log. Without one, a complete log ends with a whole line at a limit of the
     recipe.
     """
-    records, path = journal(run), run / "metrics.jsonl"
+    records, path = read_metrics(run), run / "metrics.jsonl"
     content = path.read_bytes() if path.is_file() else b""
     step, progress = int(_largest(records, "step") or 0), saved_progress(run)
     if progress is not None:

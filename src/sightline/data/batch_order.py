@@ -15,26 +15,26 @@ from numpy.typing import NDArray
 Integers = NDArray[np.integer]
 Indices = NDArray[np.int64]
 
-_ORDER, _TIES, _BATCHES, _PARTS = range(4)  # one stream of random numbers for each use
-_OPEN = 24  # unfinished batches that packing keeps at hand
+_ORDER, _TIES, _BATCHES, _PARTS = range(4)  # streams of random numbers
+_OPEN = 24  # unfinished batches to which packing can add
 
 
 def order(origin: Integers, weights: Sequence[float], *, seed: int, epoch: int) -> Indices:
-    """The examples of one epoch in random order: those of source i as often as weights[i] says.
+    """The examples of an epoch in random order; examples of source i occur weights[i] times.
 
-    A weight of 2.25 means all twice and a quarter once more: another quarter each epoch, in turns, so that after four
-    epochs each was seen nine times.
+    With a weight of 2.25 all examples occur twice, and a quarter of them once more: a different quarter in each epoch,
+    so that after four epochs each example was seen nine times.
     """
     chosen = []
     for number, weight in enumerate(weights):
-        mine = np.flatnonzero(origin == number)
+        members = np.flatnonzero(origin == number)
         whole = int(weight)
-        chosen += [mine] * whole
-        part = (weight - whole) * len(mine)
+        chosen += [members] * whole
+        part = (weight - whole) * len(members)
         start, stop = round(part * epoch), round(part * (epoch + 1))
         if stop > start:
-            turns = mine[shuffled(len(mine), _PARTS, number, seed)]
-            chosen.append(turns[np.arange(start, stop) % len(mine)])
+            turns = members[shuffled(len(members), _PARTS, number, seed)]
+            chosen.append(turns[np.arange(start, stop) % len(members)])
     examples = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
     return examples[shuffled(len(examples), _ORDER, seed, epoch)]
 
@@ -48,11 +48,11 @@ def padded_batches(
     epoch: int,
     examples: Indices | None = None,
 ) -> list[Indices]:
-    """Batches of examples of like lengths: size times longest side, end marks included, is at most `tokens`.
+    """Batches of examples of similar lengths: size times longest side, with end tokens, is at most `tokens`.
 
-    `examples` is the epoch's `order` (by default every example once). The lengths of both sides matter for padding, so
-    examples are sorted into stripes by target length and, inside a stripe, by source length, up in one stripe and down
-    in the next, so that neighbours are alike everywhere; equal ones stand in random order, and so do the batches.
+    `examples` is the epoch's `order` (by default every example once). Both sides matter for padding, so examples are
+    sorted into stripes by target length and, inside a stripe, by source length, ascending and descending in turn, so
+    that neighbours are similar. Equal examples are in random order, and so are the batches.
     """
     examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
     if not len(examples):
@@ -72,10 +72,10 @@ def packed_batches(
     longest_batch: int | None = None,
     examples: Indices | None = None,
 ) -> list[Indices]:
-    """Batches without padding: each side of a batch, end marks included, sums to at most `tokens`.
+    """Batches without padding: each side of a batch, with end tokens, sums to at most `tokens`.
 
-    At most `longest_batch` examples go into one. Examples come in random order and go into the first of a few
-    unfinished batches that has room on both sides, so each batch is nearly full and as mixed as the corpus.
+    A batch has at most `longest_batch` examples. In random order, each example is added to the first of a few
+    unfinished batches with enough room on both sides, so batches are nearly full and as mixed as the corpus.
     """
     examples, source, target = _chosen(source_lengths, target_lengths, tokens, examples)
     line = shuffled(len(examples), _TIES, seed, epoch)
@@ -102,7 +102,7 @@ def packed_batches(
 
 
 def padding_waste(batches: Sequence[Indices], source_lengths: Integers, target_lengths: Integers) -> float:
-    """The share of padding among all places of both sides of padded batches."""
+    """The share of padding among all positions of padded batches."""
     places = used = 0
     for batch in batches:
         for lengths in (source_lengths, target_lengths):
@@ -115,14 +115,14 @@ def padding_waste(batches: Sequence[Indices], source_lengths: Integers, target_l
 def packing_waste(
     batches: Sequence[Indices], source_lengths: Integers, target_lengths: Integers, *, tokens: int
 ) -> float:
-    """The share of unused places on both sides of packed batches of `tokens` each."""
+    """The share of unused positions of packed batches of `tokens` on each side."""
     sides = (source_lengths, target_lengths)
     used = sum(int(lengths[batch].sum()) + len(batch) for batch in batches for lengths in sides)
     return 1 - used / (2 * tokens * len(batches)) if batches else 0.0
 
 
 class _Bin:
-    """A batch that is being packed: the room left on each side, and who is in it."""
+    """A batch that is being packed: the room left on each side, and its examples."""
 
     __slots__ = ("members", "source", "target")
 
@@ -134,7 +134,7 @@ class _Bin:
 def _chosen(
     source_lengths: Integers, target_lengths: Integers, tokens: int, examples: Indices | None
 ) -> tuple[Indices, Indices, Indices]:
-    """The examples, and the places each takes on either side; all fit into a batch."""
+    """The examples, and the positions that each needs on either side; an error if one does not fit into a batch."""
     if examples is None:
         examples = np.arange(len(source_lengths))
     source = source_lengths[examples].astype(np.int64) + 1
@@ -149,7 +149,7 @@ def _chosen(
 
 
 def _best_line(source: Indices, target: Indices, tokens: int, ties: NDArray[np.uint64]) -> tuple[Indices, list[int]]:
-    """The order to cut batches from, and where to cut: of a few widths of stripe, the one that wastes least."""
+    """The order of examples and the ends of batches: of a few stripe widths, the one with the least padding."""
     best: tuple[int, Indices, list[int]] | None = None
     worse = 0
     for width in (1, 2, 3, 4, 6, 8, 12, 16):
@@ -162,13 +162,13 @@ def _best_line(source: Indices, target: Indices, tokens: int, ties: NDArray[np.u
         else:
             worse += 1
         if worse == 2:
-            break  # waste mostly falls with the width and then rises; a second try, as it is not smooth
+            break  # padding falls with the width and then rises, but not smoothly
     assert best is not None
     return best[1:]
 
 
 def _cut(source: Indices, target: Indices, tokens: int) -> tuple[list[int], int]:
-    """Where to cut a line of examples so that each batch is as large as it may be, and the places all of them take."""
+    """The ends of batches that are as large as possible, in this order of examples, and the positions they need."""
     stops = []
     places = 0
     start = left = right = 0
@@ -184,10 +184,10 @@ def _cut(source: Indices, target: Indices, tokens: int) -> tuple[list[int], int]
 
 
 def random_numbers(count: int, *key: int) -> NDArray[np.uint64]:
-    """Random numbers that are a pure function of the key (raw output, which NumPy promises never to change)."""
+    """Random numbers as a pure function of the key (raw output, which NumPy guarantees never to change)."""
     return np.random.PCG64(np.random.SeedSequence(key)).random_raw(count)
 
 
 def shuffled(count: int, *key: int) -> Indices:
-    """The numbers below `count` in an order that is a pure function of the key."""
+    """A permutation of range(count) as a pure function of the key."""
     return np.argsort(random_numbers(count, *key), kind="stable")

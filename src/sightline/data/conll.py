@@ -21,7 +21,7 @@ from sightline.terminal import plural, short
 
 CONLLU_COLUMNS = {"form": 2, "lemma": 3, "upos": 4, "xpos": 5, "feats": 6, "deprel": 8}  # counted from 1
 
-_NEVER_BLANK = ("upos", "xpos", "deprel")  # elsewhere "_" says something: no features, no lemma of its own, a "_"
+_NEVER_BLANK = ("upos", "xpos", "deprel")  # elsewhere "_" has a meaning: no features, no lemma, or a "_"
 _FORMS: dict[str, TaggedFormat] = {
     ".conllu": "conllu",
     ".tsv": "columns",
@@ -48,7 +48,7 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def format_of(path: Path) -> TaggedFormat | None:
-    """What a file's name says of its form (None: it is plain text), without the suffix of a compressed one."""
+    """The format of a file by its suffix, ignoring that of a compressed file; None: plain text."""
     plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
     return _FORMS.get(plain.suffix.lower())
 
@@ -70,11 +70,11 @@ def read_columns(path: Path, word: int = 1, label: int = 2) -> Iterator[Example]
 def tagged_sentences(
     lines: Iterable[str], form: TaggedFormat, word: int = 1, *, name: str = "the input"
 ) -> Iterator[TaggedSentence]:
-    """The lines in blocks of one sentence each, as soon as each is complete; no line is lost.
+    """The sentences of a file, each as soon as it is complete; no line is lost.
 
-    A block ends with its blank line; a blank line more, comments alone or a -DOCSTART- line make a block without
-    words. `word` is the column of the words, in column files; `name` is what errors call the input. Lines may come
-    with their line ends or without, and keep them.
+    A sentence ends with its blank line; a further blank line, comments alone or a -DOCSTART- line make a sentence
+    without words. `word` is the column of the words in column files; `name` is the name of the input in errors. Lines
+    keep their line ends, if they have any.
     """
     if form == "conllu":
         return _blocks(lines, ConlluLines(name))
@@ -85,18 +85,18 @@ def tagged_sentences(
 
 @dataclass(frozen=True)
 class TaggedSentence:
-    """A sentence with all the lines around it. `words` are as in an `Example`: spaces inside them are U+00A0."""
+    """A sentence with all its lines. Spaces inside `words` are U+00A0, as in an `Example`."""
 
     lines: tuple[str, ...]
     words: tuple[str, ...]
-    rows: tuple[int, ...]  # where among the lines the words stand
-    separator: str  # between columns: a tab, spaces, or "" in a file that has but one
+    rows: tuple[int, ...]  # the lines of the words
+    separator: str  # between columns: a tab, spaces, or "" if there is only one column
     form: TaggedFormat
     name: str
     first: int  # the number of the first line in the input
 
     def labels(self, column: str | int | None = None) -> list[str]:
-        """The labels that stand there already: by default upos, or column 2."""
+        """The labels of the file: by default upos, or column 2."""
         number = self._number(column)
         labels = []
         for row in self.rows:
@@ -104,15 +104,15 @@ class TaggedSentence:
             if len(cells) < number:
                 raise DataError(
                     f"{self._where(row)}: {plural(len(cells), 'column')}, and the label should be in column {number}; "
-                    f"mend the line ({short(self.lines[row])}) or choose another column"
+                    f"correct the line ({short(self.lines[row])}) or choose another column"
                 )
             labels.append(inside(cells[number - 1]))
         return labels
 
     def tagged(self, labels: Sequence[str], column: str | int | None = None) -> list[str]:
-        """The lines with these labels, one for each word, and all else byte for byte as it came.
+        """The lines with these labels, one for each word, and otherwise unchanged.
 
-        Where labels are set off by tabs, U+00A0 in a new label is written as the space it stands for.
+        In tab-separated files, U+00A0 in a label is written as a space.
         """
         number = self._number(column)
         self._check(labels)
@@ -133,9 +133,9 @@ class TaggedSentence:
         if number > len(cells):
             raise DataError(
                 f"{self._where(row)}: {plural(len(cells), 'column')}, so a label cannot become column {number}; "
-                f"mend the line ({short(line)}) or choose column {len(cells) + 1}"
+                f"correct the line ({short(line)}) or choose column {len(cells) + 1}"
             )
-        if inside(cells[number - 1]) == label.replace(" ", INNER_SPACE):  # its U+00A0 may be one from the start
+        if inside(cells[number - 1]) == label.replace(" ", INNER_SPACE):  # U+00A0 may be in the file
             return line
         return _with_cell(body, self.separator, number, written) + end
 
@@ -167,7 +167,7 @@ class TaggedSentence:
 
 def _blocks(lines: Iterable[str], layout: ConlluLines | ColumnLines) -> Iterator[TaggedSentence]:
     kept: list[str] = []
-    words: dict[int, str] = {}  # by their places among the lines
+    words: dict[int, str] = {}  # by line
     for number, line in enumerate(lines, 1):
         body = _body(line)
         kept.append(line)
@@ -201,7 +201,7 @@ def _block(lines: list[str], words: dict[int, str], layout: ConlluLines | Column
 
 
 def _read(blocks: Iterator[TaggedSentence], column: str | int) -> Iterator[Example]:
-    """Blocks with words as examples; every word must have its label."""
+    """Sentences with words as examples; every word needs a label."""
     for block in blocks:
         if not block.words:
             continue
@@ -222,7 +222,7 @@ def _body(line: str) -> str:
 
 def _with_cell(body: str, separator: str, number: int, cell: str) -> str:
     """The line with another cell in one column."""
-    if separator == " ":  # there may be several in a row
+    if separator == " ":  # there may be several between cells
         start, stop = list(NOT_SPACE.finditer(body))[number - 1].span()
         return body[:start] + cell + body[stop:]
     cells = cells_of(body, separator)
@@ -241,22 +241,22 @@ _DOCUMENT = re.compile(r"-DOCSTART-(?=[ \t]|\Z)")
 
 
 class ConlluLines:
-    """The lines of CoNLL-U: which are words, and whether their ids go on as they should."""
+    """CoNLL-U: which lines are words, and whether their ids are in order."""
 
     form: TaggedFormat = "conllu"
     separator = "\t"
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._last = self._range = 0  # the id of the last word, and of the last that a multiword token covers
-        self._empty = 0  # how many empty nodes there were since that word
+        self._last = self._range = 0  # ids of the last word, and of the last word of a multiword token
+        self._empty = 0  # empty nodes since that word
 
     def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence; spaces and tabs alone are nothing."""
+        """Whether a line ends a sentence; it may contain spaces and tabs."""
         return not body.strip(" \t")
 
     def word(self, body: str, number: int) -> str | None:
-        """The word of a line; None where it has none of its own."""
+        """The word of a line; None if it has none."""
         if body.startswith("#"):
             return None
         cells = body.split("\t")
@@ -264,23 +264,23 @@ class ConlluLines:
         if len(cells) != CONLLU_WIDTH:
             raise DataError(
                 f"{where}: {plural(len(cells), 'column')} with tabs between them, and CoNLL-U has {CONLLU_WIDTH}; "
-                f"mend the line ({short(body)}), or read the file as columns"
+                f"correct the line ({short(body)}), or read the file as columns"
             )
         if not self._step(cells[0], where):
             return None
         return _word(cells[1], where, body)
 
     def end_sentence(self, number: int) -> None:
-        """A blank line, or the end, after line `number`."""
+        """Called at a blank line or the end of the file, after line `number`."""
         if self._range > self._last:
             raise DataError(
                 f"{self.name}, line {number}: the sentence ends with word {self._last}, and a multiword token goes "
-                f"on to {self._range}; add the words that are missing or mend the token's id"
+                f"on to {self._range}; add the missing words or correct the token's id"
             )
         self._last = self._range = self._empty = 0
 
     def _step(self, id_: str, where: str) -> bool:
-        """Whether it is a word's id; it has to follow the one before."""
+        """Whether it is the id of a word; ids must be consecutive."""
         match = _ID.fullmatch(id_)
         if match is None:
             raise DataError(f"{where}: {id_!r} is no id; write 7 for a word, 7-8 for a multiword token, 7.1 for none")
@@ -306,10 +306,10 @@ class ConlluLines:
 
 
 class ColumnLines:
-    """The lines of a column file. Its first word says how columns are set off, and the rest must agree.
+    """Column files. The first line with a word decides how columns are separated, and the others must agree.
 
-    Where spaces do it, every line has to have as many columns as the first: a line with more or fewer is most likely
-    one whose word has a space in it or got lost, and would be read wrongly without a trace.
+    With spaces, all lines need as many columns as the first: a line with more or fewer most likely has a word with a
+    space in it, or misses one, and would silently be read wrongly.
     """
 
     form: TaggedFormat = "columns"
@@ -321,11 +321,11 @@ class ColumnLines:
         self.separator = "\t"
 
     def blank(self, body: str) -> bool:
-        """Whether a line ends a sentence; spaces and tabs alone are nothing."""
+        """Whether a line ends a sentence; it may contain spaces and tabs."""
         return not body.strip(" \t")
 
     def word(self, body: str, number: int) -> str | None:
-        """The word of a line; None where it has none of its own."""
+        """The word of a line; None if it has none."""
         if _DOCUMENT.match(body):
             return None
         where = f"{self.name}, line {number}"
@@ -339,28 +339,28 @@ class ColumnLines:
         if self.separator == " " and len(cells) != width:
             raise DataError(
                 f"{where}: {plural(len(cells), 'column')} ({short(body)}), and line {decided} has {width}; "
-                f"mend the line, or set all columns off by tabs if words have spaces in them"
+                f"correct the line, or set all columns off by tabs if words have spaces in them"
             )
         if len(cells) < self._word:
             raise DataError(
                 f"{where}: {plural(len(cells), 'column')}, and the word should be in column {self._word}; "
-                f"mend the line ({short(body)}) or choose another column"
+                f"correct the line ({short(body)}) or choose another column"
             )
         return _word(cells[self._word - 1], where, body)
 
     def end_sentence(self, number: int) -> None:
-        """Sentences know nothing of each other here."""
+        """Column files have no state between sentences."""
 
 
 def cells_of(body: str, separator: str) -> list[str]:
-    """What stands in each column."""
+    """The cells of a line."""
     if separator == " ":
         return NOT_SPACE.findall(body)
     return body.split(separator) if separator else [body]
 
 
 def inside(cell: str) -> str:
-    """A cell as a word or label; spaces around it mean nothing."""
+    """A cell as a word or label, without spaces around it."""
     return cell.strip(" ").replace(" ", INNER_SPACE)
 
 
@@ -371,16 +371,16 @@ def _word(cell: str, where: str, body: str) -> str:
     return word
 
 
-LOOKED_AT = 200  # lines
+DETECTION_LINES = 200
 _CONLLU_ID = re.compile(r"[0-9]+([-.][0-9]+)?")
 _TAG = re.compile(r"[^a-z]*|[BIESLU]-\S+|\S", re.ASCII)  # as taggers write them: NN, B-Per, _, O
 
 
 def detect_format(lines: Iterable[str], word: int, label: int, known: Collection[str]) -> TaggedFormat | None:
-    """The form of a file that begins with these lines; None: plain text.
+    """The format of a file that begins with these lines; None: plain text.
 
-    CoNLL-U has ten columns with tabs between them, and an id in the first. Other columns have tabs in every line, or
-    the same number of words, of which the one in the label column is mostly a label that is `known`.
+    CoNLL-U has ten columns separated by tabs, and an id in the first. Column files have tabs in every line, or the same
+    number of words, of which the one in the label column is mostly a `known` label.
     """
     rows = [line for line in lines if line.strip(" \t") and not line.startswith(("#", "-DOCSTART-"))]
     if not rows:
@@ -399,7 +399,7 @@ def detect_format(lines: Iterable[str], word: int, label: int, known: Collection
 
 
 def check_columns(blocks: Sequence[TaggedSentence], label: int, known: Collection[str]) -> None:
-    """Refuse plain text that is read as columns: its words stand where labels would be replaced, or put behind them."""
+    """Refuse plain text that is read as columns, whose words would be replaced by labels."""
     rows = [(block, row) for block in blocks for row in block.rows if block.separator == " "]
     if not rows:
         return

@@ -1,8 +1,8 @@
-"""Chorales as a language: four voices on a grid of 16th notes, each step four words, soprano, alto, tenor, bass.
+"""Bach chorales as text, and MIDI files: four voices on a grid of 16th notes, four words for each step.
 
-"67 62 59 43 67 62 59 43 ..." is how Huang et al. 2018 (Music Transformer) lay the JSB chorales in a row: a MIDI pitch
-or a rest for every voice in turn, so the place of a word says who sings it. A pitch that comes again in the next step
-is held; the corpus does not tell a held note from one struck again.
+"67 62 59 43 67 62 59 43 ..." is the serialization of Huang et al. 2018 (Music Transformer): in each step the MIDI
+pitch or rest of soprano, alto, tenor and bass, so the position of a word determines its voice. A pitch that repeats
+in the next step is held; the corpus does not distinguish held notes from repeated ones.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from sightline.data.text_files import DataError
-from sightline.files import BROKEN, MAX_JSON, open_bytes, parse_json, write_atomically
+from sightline.files import MAX_JSON, READ_ERRORS, open_decompressed, parse_json, write_atomically
 from sightline.terminal import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")
 REST = "_"
-HIGHEST = 127  # the highest pitch MIDI knows; the lowest is 0
+HIGHEST = 127  # the highest MIDI pitch; the lowest is 0
 
 _WORDS: dict[str, int | None] = {REST: None} | {str(pitch): pitch for pitch in range(HIGHEST + 1)}
 
@@ -50,30 +50,30 @@ class Chorale:
                     raise ValueError(f"step {number}, {voice}: pitch {pitch} is not in 0..{HIGHEST}")
 
     def voice(self, index: int) -> list[int | None]:
-        """What one voice sings, step by step."""
+        """The pitches of one voice, step by step."""
         return [step[index] for step in self.steps]
 
 
 @dataclass(frozen=True)
 class ParsedChorale:
-    """What could be used of a generated text, and how many words could not."""
+    """The valid part of a generated text, and the number of invalid words."""
 
     chorale: Chorale
-    unknown: int  # words that are neither a pitch nor a rest: a rest stands in their place
-    outside: int  # numbers that are no MIDI pitch: likewise
-    unfinished: int  # words of a last step that has fewer than four
+    unknown: int  # words that are neither a pitch nor a rest: replaced by a rest
+    outside: int  # numbers that are no MIDI pitch: replaced by a rest
+    unfinished: int  # words of an incomplete last step
 
     @property
     def dropped(self) -> int:
-        """How many words are lost, for whatever reason."""
+        """All invalid words."""
         return self.unknown + self.outside + self.unfinished
 
 
 def read_chorales(path: Path, part: str) -> Iterator[Chorale]:
     """The pieces of one part of a JSON file {part: [piece, ...]}, a piece being a list of steps.
 
-    A step holds four pitches from soprano to bass, with -1, null or NaN for a rest; or fewer, where the voices that
-    rest were left out (`jsb-chorales-16th.json`). Who sings is then gone from the file: see `_who_sings`.
+    A step holds four pitches from soprano to bass, with -1, null or NaN for a rest; or fewer, if resting voices are
+    left out (`jsb-chorales-16th.json`). The file then does not say which voices sing: see `_singing_voices`.
     """
     for number, piece in enumerate(_part(path, part), 1):
         where = f"{path}, {part}, piece {number}"
@@ -85,11 +85,11 @@ def read_chorales(path: Path, part: str) -> Iterator[Chorale]:
 
 def _part(path: Path, part: str) -> list[Any]:
     try:
-        with open_bytes(path) as file:
+        with open_decompressed(path) as file:
             content = file.read(MAX_JSON + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name in the recipe") from error
-    except BROKEN as error:
+    except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read or is damaged ({error}); get the file again") from error
     if len(content) > MAX_JSON:
         raise DataError(f"{path} has more than {MAX_JSON:,} bytes; give a file like jsb-chorales-16th.json")
@@ -107,7 +107,7 @@ def _part(path: Path, part: str) -> list[Any]:
 
 
 def _pitches(step: Any, where: str) -> list[int | None]:
-    """A step as the file has it, its numbers whole: where a piece has rests, the corpus writes 67.0."""
+    """A step of the file with integer pitches: the corpus writes 67.0 in pieces with rests."""
     if not isinstance(step, list):
         raise DataError(f"{where}: not a list but {step!r:.60}; write the pitches of the voices, [67, 62, 59, 43]")
     if len(step) > len(VOICES):
@@ -117,7 +117,7 @@ def _pitches(step: Any, where: str) -> list[int | None]:
     pitches = [_pitch(value, where) for value in step]
     if len(pitches) < len(VOICES) and None in pitches:
         raise DataError(
-            f"{where}: {step!r:.60} has a rest and yet fewer than four voices, so whose it is cannot be known; "
+            f"{where}: {step!r:.60} has a rest and fewer than four voices, so the voice of the rest is unknown; "
             f"write all four, or leave out every voice that rests"
         )
     return pitches
@@ -129,12 +129,12 @@ def _pitch(value: Any, where: str) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         raise DataError(f"{where}: {value!r:.60} is not a whole number; write a MIDI pitch, or -1 for a rest")
     if not 0 <= value <= HIGHEST:
-        raise DataError(f"{where}: {value!r:.60} is not a MIDI pitch, 0..{HIGHEST}; mend it, or write -1 for a rest")
+        raise DataError(f"{where}: {value!r:.60} is not a MIDI pitch, 0..{HIGHEST}; correct it, or write -1 for a rest")
     return int(value)
 
 
 def _with_rests(steps: Sequence[list[int | None]]) -> Iterator[Step]:
-    """All steps with four voices each."""
+    """The steps with four voices each."""
     full = [len(step) == len(VOICES) for step in steps]
     start = 0
     for count, group in groupby(steps, key=len):
@@ -144,20 +144,20 @@ def _with_rests(steps: Sequence[list[int | None]]) -> Iterator[Step]:
         if 0 < count < len(VOICES):
             before = next((steps[at] for at in range(start - 1, -1, -1) if full[at]), None)
             after = next((steps[at] for at in range(stop, len(steps)) if full[at]), None)
-            voices = _who_sings(run, [step for step in (before, after) if step is not None])
+            voices = _singing_voices(run, [step for step in (before, after) if step is not None])
         for step in run:
             sung = dict(zip(voices, step, strict=True))
             yield (sung.get(0), sung.get(1), sung.get(2), sung.get(3))
         start = stop
 
 
-def _who_sings(run: list[list[int | None]], beside: list[list[int | None]]) -> tuple[int, ...]:
-    """The voices that sing steps in which some are missing: those whose pitches lie nearest to what is sung.
+def _singing_voices(run: list[list[int | None]], beside: list[list[int | None]]) -> tuple[int, ...]:
+    """The voices of steps in which some rest: those whose pitches are nearest to the given ones.
 
-    A guess, but a checked one. The voices keep their order and are the same through a run of steps with equally many;
-    each is compared with what it sings in the full steps beside the run. Of the 128 such steps in the JSB chorales,
-    120 come out as in `Jsb16thSeparated.json`, where the rests are written (the other 8 are one solo in one validation
-    piece). Filling from the top gets 84 right and has the soprano sing a bass solo.
+    This heuristic was checked. Voices keep their order and are the same in consecutive steps of equal size; each is
+    compared with its pitches in the full steps before and after. Of the 128 such steps in the JSB chorales, 120 agree
+    with `Jsb16thSeparated.json`, which has the rests (the other 8 are one solo in one validation piece). Filling from
+    the top gets 84 right and assigns a bass solo to the soprano.
     """
 
     def distance(voices: tuple[int, ...]) -> int:
@@ -177,10 +177,10 @@ def to_events(chorale: Chorale) -> str:
 
 
 def parse_events(text: str) -> ParsedChorale:
-    """What can be used of a text that a model wrote, with a count of what cannot.
+    """The chorale in a text that a model wrote, with counts of invalid words.
 
-    A word that means nothing becomes a rest rather than vanish: taking it out would hand every later note to the
-    wrong voice. A last step that is not complete is left off.
+    An invalid word becomes a rest: removing it would shift all later notes to the wrong voice. An incomplete last
+    step is dropped.
     """
     words = text.split()
     end = len(words) - len(words) % len(VOICES)
@@ -197,7 +197,7 @@ def parse_events(text: str) -> ParsedChorale:
 
 
 def _is_number(word: str) -> bool:
-    """Whether a word is written as a number is: "128" and "-5", but not "067", which is only not our spelling."""
+    """Whether a word is a number: "128" and "-5", but not "067"."""
     digits = word.removeprefix("-")
     return digits.isascii() and digits.isdigit() and not digits.startswith("0")
 

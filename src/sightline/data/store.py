@@ -40,7 +40,7 @@ from sightline.files import (
     make_folder,
     read_json,
     remove,
-    unfinished,
+    unfinished_files,
     write_atomically,
     write_json,
 )
@@ -257,7 +257,7 @@ def load_or_build_store(
     if not place.exists():
         with _locked(place, stop):
             if not place.exists():
-                for leftover in unfinished(place):
+                for leftover in unfinished_files(place):
                     with suppress(OSError):
                         remove(leftover)
                 try:

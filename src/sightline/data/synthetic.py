@@ -31,33 +31,33 @@ FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 
 _NAMED = ("full", "long", "medium")
 _SKELETONS = ("yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
-# Numbers alone tell day from month only where everybody agrees on the order: 3.4.2015, 2015年4月3日.
+# Numbers alone distinguish day and month only where the order is unambiguous: 3.4.2015, 2015年4月3日.
 _CLEAR_NUMBERS = re.compile(r".*年.*|((E+|c+)[, ]*)?d+\. ?M+\. ?y+\.?")
 _ENGLISH = ("MMMM 'DAY', y", "'DAY' MMMM y", "EEEE, MMMM 'DAY', y", "'DAY' 'of' MMMM y")
 
 
 @dataclass(frozen=True)
 class DateFormat:
-    """One way to write a date; "DAY" in an English pattern is the day as people say it, 3rd."""
+    """One way to write a date; "DAY" in an English pattern is the ordinal, 3rd."""
 
     locale: Locale
     pattern: DateTimePattern
 
     def write(self, day: datetime.date) -> str:
-        """The date in this form."""
+        """The date in this format."""
         return self.pattern.apply(day, self.locale).replace("DAY", _ordinal(day.day))
 
 
 def read_dates(source: DatesSource) -> Iterator[Example]:
     """Pairs of a written date and the same date in ISO 8601: a pure function of the source (and Babel's version).
 
-    No text comes twice: one that could mean two dates (the names of months in two languages may clash) means the
-    first that was drawn.
+    No text occurs twice: if it could mean two dates (month names of two languages may clash), the first one drawn
+    counts.
     """
     forms = [form for name in source.locales for form in date_formats(name)]
     dates = [day for day in _days() if part_of(day.isoformat()) == source.split]
     random = Random(f"{source.seed}:{source.split}")
-    most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take for ever to find
+    most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take forever
     if source.examples > most:
         raise DataError(
             f"examples: {source.examples:,} are more than the {most:,} different dates that the {source.split} part "
@@ -78,7 +78,7 @@ def _days() -> Iterator[datetime.date]:
 
 
 def date_formats(name: str) -> list[DateFormat]:
-    """The ways a date is written in a language, each once, without those that could mean another date."""
+    """The date formats of a language, without ambiguous ones."""
     from babel import Locale, UnknownLocaleError
     from babel.dates import parse_pattern
 
@@ -100,14 +100,14 @@ def _ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-_PATIENCE = 10_000  # draws for one example; a part's share of all sequences is at least a tenth
+_PATIENCE = 10_000  # draws for one example; a split has at least a tenth of all sequences
 
 
 def read_sequences(source: SequencesSource) -> Iterator[Example]:
     """Pairs of a sequence and its copy or its reverse: a pure function of the source.
 
-    Both changes have the same sequences. A length that has no sequence in this part (of the 26 of one letter, few are
-    for tests) is passed over; only if none of the lengths has one, it is an error.
+    Both operations use the same sequences. A length without a sequence in this split (few of the 26 single letters are
+    for tests) is skipped; it is an error if no length has one.
     """
     letters = string.ascii_lowercase[: source.symbols]
     random = Random(f"{source.seed}:{source.split}:{source.symbols}:{source.lengths}")

@@ -1,9 +1,9 @@
-"""How long the targets of a training text are beside their sources, and the limit of an output that follows from it.
+"""Target lengths of the training data by source length, and the length limit of outputs that follows from them.
 
-For sources of each length, the longest target is looked up on the upper concave hull of the points (source tokens,
-target tokens) of all training pairs. So no pair lies above it, lengths that are missing are interpolated, and one short
-source with a long target raises the limit of every source by a constant, not by a factor. The hull has a few corners;
-they are saved in config.json of a run. All lengths include the end mark.
+The longest target for a source length is read from the upper concave hull of the points (source tokens, target
+tokens) of all training pairs. So no pair is above it, missing lengths are interpolated, and one short source with a
+long target raises all limits by a constant, not by a factor. The few corners of the hull are saved in config.json.
+All lengths include the end token.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 Lengths = NDArray[np.integer[Any]]
 
-FACTOR, SLACK = 1.5, 10  # limit of an output: FACTOR times the longest target seen for such a source, plus SLACK
-UNKNOWN_RATIO, UNKNOWN_SLACK, UNKNOWN_MOST = 10, 50, 1_024  # where nothing is known of the training text
+FACTOR, SLACK = 1.5, 10  # limit: FACTOR times the longest training target for the source length, plus SLACK
+UNKNOWN_RATIO, UNKNOWN_SLACK, UNKNOWN_MOST = 10, 50, 1_024  # without statistics of the training data
 
 
 @dataclass(frozen=True)
 class TargetLengths:
-    """The longest targets of a training text, by the length of their sources."""
+    """The longest training targets by source length."""
 
-    corners: tuple[tuple[int, int], ...]  # (source, target) tokens, both rising
+    corners: tuple[tuple[int, int], ...]  # (source, target) tokens, both increasing
 
     @staticmethod
     def of(sources: Lengths, targets: Lengths) -> TargetLengths | None:
-        """Of pairs with so many tokens on either side, without end marks; None if there are no pairs."""
+        """From the lengths of pairs without end tokens; None if there are no pairs."""
         if not len(sources):
             return None
         longest = np.zeros(int(sources.max()) + 1, np.int64)
@@ -39,13 +39,13 @@ class TargetLengths:
 
     @staticmethod
     def union(several: Iterable[TargetLengths | None]) -> TargetLengths | None:
-        """The longest of all, where something is known; for ensembles."""
+        """The longest of several, for ensembles; None if none is known."""
         corners = [corner for each in several if each is not None for corner in each.corners]
         return TargetLengths(_hull(sorted(corners))) if corners else None
 
     @staticmethod
     def load(config: dict[str, Any]) -> TargetLengths | None:
-        """What `save` added to config.json; None in runs that were trained before it was recorded."""
+        """Read what `save` added to config.json; None for runs of older versions."""
         saved = config.get("target_lengths")
         return None if saved is None else TargetLengths(tuple((int(s), int(t)) for s, t in saved["by_source"]))
 
@@ -66,13 +66,13 @@ class TargetLengths:
 
     @property
     def ratio_limit(self) -> float:
-        """A `decoding.max_ratio` that is nowhere below `limits` up to the longest source."""
+        """A `decoding.max_ratio` that is at least `limits` up to the longest source."""
         return FACTOR * self.ratio
 
     def limits(self, sources: Sequence[int] | Lengths) -> Lengths:
-        """The most tokens of outputs for sources of so many tokens.
+        """The most output tokens for sources of these lengths.
 
-        Beyond the longest source seen, the longest target grows in proportion to the source.
+        Beyond the longest training source, the limit grows in proportion to the source.
         """
         lengths = np.asarray(sources, np.float64)
         (known, longest) = np.array(self.corners, np.float64).T
@@ -82,13 +82,13 @@ class TargetLengths:
 
 
 def fixed_limits(sources: Sequence[int] | Lengths) -> Lengths:
-    """The same where the lengths of the training text are not known: generous, so that hardly any output is cut."""
+    """Limits without statistics of the training data: generous, so that hardly any output is cut."""
     lengths = np.asarray(sources, np.int64)
     return np.maximum(lengths, np.minimum(UNKNOWN_RATIO * lengths + UNKNOWN_SLACK, UNKNOWN_MOST))
 
 
 def _hull(points: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """The upper concave hull of points sorted by their first number, from the first one on never falling."""
+    """The upper concave, non-decreasing hull of points sorted by their first number."""
     corners = list[tuple[int, int]]()
     for source, target in points:
         target = max(target, corners[-1][1]) if corners else target

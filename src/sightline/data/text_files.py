@@ -18,28 +18,28 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from sightline.files import BROKEN, looks_packed, open_bytes
+from sightline.files import READ_ERRORS, compression_suffix, open_decompressed
 from sightline.terminal import plural, short
 
-LONGEST = 2**28  # bytes of a line, where nothing says less: some corpora (text8) are one line
+LONGEST = 2**28  # default limit of bytes in a line: some corpora (text8) are one line
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _NOT_CP1252 = frozenset(b"\x81\x8d\x8f\x90\x9d")
-_NAMED = 5  # lines of a file that are named one by one
+_REPORTED = 5  # too long lines of a file that are reported one by one
 
 
 class DataError(ValueError):
-    """A corpus is not what the recipe says it is."""
+    """A corpus differs from what the recipe says."""
 
 
 class LongLine(str):
-    """Stands, as an empty text, for a line that is too long to be read."""
+    """An empty text in the place of a line that is too long."""
 
     size: int  # bytes
 
     @classmethod
     def of(cls, size: int) -> LongLine:
-        """For a line of so many bytes."""
+        """For a line of `size` bytes."""
         line = cls()
         line.size = size
         return line
@@ -47,41 +47,41 @@ class LongLine(str):
 
 @dataclass(frozen=True)
 class LineLimit:
-    """The most bytes of a line; a longer one is an error with its line number, or (`drop`) reported and dropped."""
+    """The most bytes of a line; a longer line is an error, or with `drop` a warning, and the line is dropped."""
 
     most: int = LONGEST
     drop: bool = False
     remedy: str = "cut the line into shorter ones"
 
     def report(self, name: str, number: int, size: int, earlier: int) -> None:
-        """Refuse a line, or warn that it is dropped; after a few of a file, those that follow are not named."""
+        """Refuse a line, or warn that it is dropped; after a few warnings about a file, the rest is not reported."""
         what = f"{name}, line {number}: {size:,} bytes, more than the {self.most:,} a line may have"
         if not self.drop:
             raise DataError(f"{what}; {self.remedy}")
-        if earlier < _NAMED:
+        if earlier < _REPORTED:
             warnings.warn(f"{what}; dropped", stacklevel=2)
-        elif earlier == _NAMED:
+        elif earlier == _REPORTED:
             warnings.warn(f"{what}; dropped, as are more of this file that are not named", stacklevel=2)
 
 
 NO_LIMIT = LineLimit()
 
 
-def read_lines(path: Path, bound: LineLimit = NO_LIMIT) -> Iterator[str]:
-    """The lines of a UTF-8 file, plain or compressed, without their ends; a byte-order mark is skipped.
+def read_lines(path: Path, limit: LineLimit = NO_LIMIT) -> Iterator[str]:
+    """The lines of a UTF-8 file, plain or compressed, without line ends and byte-order mark.
 
-    A line beyond the bound is an error or, where the bound says so, a `LongLine`. An empty file is an error.
+    A line beyond the limit is an error or, with `drop`, a `LongLine`. An empty file is an error.
     """
     long = 0
-    for number, line in enumerate(open_lines(path, bound.most), 1):
+    for number, line in enumerate(open_lines(path, limit.most), 1):
         if isinstance(line, LongLine):
-            bound.report(str(path), number, line.size, long)
+            limit.report(str(path), number, line.size, long)
             long += 1
         yield line
 
 
 def open_lines(path: Path, most: int = LONGEST) -> Iterator[str]:
-    """The same with a `LongLine`, and no report, for each line of more than `most` bytes."""
+    """The lines of a file, with a `LongLine` for each line of more than `most` bytes."""
     empty = True
     with _open(path) as file:
         for line in lines_of_stream(_reader(path, file), str(path), most):
@@ -92,7 +92,7 @@ def open_lines(path: Path, most: int = LONGEST) -> Iterator[str]:
 
 
 def lines_of_stream(read: Callable[[int], bytes], name: str, most: int = LONGEST) -> Iterator[str]:
-    """The lines of what `read` gives, block by block; `LongLine` for one of more than `most` bytes."""
+    """The lines of a stream, given its `read`; a `LongLine` for each line of more than `most` bytes."""
     number = 1
     for block in _blocks(read, name, most):
         if isinstance(block, LongLine):
@@ -113,9 +113,9 @@ def lines_of_stream(read: Callable[[int], bytes], name: str, most: int = LONGEST
 
 
 def _blocks(read: Callable[[int], bytes], name: str, most: int) -> Iterator[bytes | LongLine]:
-    """The content in blocks of whole lines, without the newline at the end of each block; too long lines apart."""
+    """The content in blocks of whole lines, without the last newline of each block; too long lines separately."""
     rest = bytearray()
-    skipped = returns = 0  # bytes of a line that is too long; carriage returns before the first newline
+    skipped = returns = 0  # bytes of a too long line; carriage returns before the first newline
     first = single = True
     while block := read(_BLOCK):
         if first:
@@ -152,9 +152,9 @@ def _blocks(read: Callable[[int], bytes], name: str, most: int) -> Iterator[byte
 
 
 def _beginning(block: bytes, name: str) -> bytes:
-    """The first block without its byte-order mark; UTF-16 without one, whose ASCII is valid UTF-8, is refused."""
+    """The first block without its byte-order mark; UTF-16 without one, which may be valid UTF-8, is refused."""
     nuls = block.count(b"\0")
-    if nuls > len(block) // 4 and not looks_packed(block) and not _utf16(block):
+    if nuls > len(block) // 4 and not compression_suffix(block) and not _utf16(block):
         encoding = "utf-16be" if block[:1] == b"\0" else "utf-16le"
         raise DataError(f"{name} is not UTF-8 ({nuls:,} NUL bytes); convert it, e.g. with {_iconv(encoding)}")
     return block.removeprefix(_BOM)
@@ -169,12 +169,12 @@ def _iconv(encoding: str) -> str:
 
 
 def _reader(path: Path, file: IO[bytes]) -> Callable[[int], bytes]:
-    """`file.read` with errors that name the file."""
+    """`file.read`, with errors that name the file."""
 
     def read(size: int) -> bytes:
         try:
             return file.read(size)
-        except BROKEN as error:
+        except READ_ERRORS as error:
             raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
 
     return read
@@ -183,7 +183,7 @@ def _reader(path: Path, file: IO[bytes]) -> Callable[[int], bytes]:
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
-        file = open_bytes(path)
+        file = open_decompressed(path)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -193,7 +193,7 @@ def _open(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _decode_each(name: str, block: bytes, number: int) -> Iterator[str]:
-    """Decode line by line, to name the one that cannot be."""
+    """Decode line by line, to report the line that is not UTF-8."""
     for at, line in enumerate(block.split(b"\n"), number):
         try:
             yield line.decode("utf-8")
@@ -205,12 +205,12 @@ def _decode_each(name: str, block: bytes, number: int) -> Iterator[str]:
 
 
 def encoding_remedy(block: bytes, *, beginning: bool) -> str:
-    """What to do with text that is not UTF-8.
+    """The remedy for text that is not UTF-8.
 
-    cp1252 is advised, not latin1: they differ in the bytes 0x80 to 0x9f alone, which are quotes, dashes and the euro
-    sign in cp1252, and in latin1 control characters, to which iconv would convert them without a word.
+    It suggests cp1252, not latin1: they differ only in bytes 0x80 to 0x9f, which are quotes, dashes and the euro sign
+    in cp1252 but control characters in latin1, to which iconv would silently convert them.
     """
-    if beginning and (suffix := looks_packed(block)) is not None:
+    if beginning and (suffix := compression_suffix(block)) is not None:
         return f"it looks compressed: give its name the suffix {suffix}"
     encoding = (_utf16(block) if beginning else None) or "cp1252"
     if encoding == "cp1252" and not _NOT_CP1252.isdisjoint(block):
@@ -219,10 +219,10 @@ def encoding_remedy(block: bytes, *, beginning: bool) -> str:
 
 
 Header = bool | Literal["auto"]
-Row = tuple[int, str, str]  # the number of its line, and two of its cells
+Row = tuple[int, str, str]  # line number, and two cells
 
-_LOOKED_AT = 200  # lines that are compared with the first
-_NAMES = {  # of columns, in lower case
+_SAMPLE = 200  # lines that are compared with the first
+_COLUMN_NAMES = {  # in lower case
     *(
         "source",
         "target",
@@ -243,23 +243,23 @@ _NAMES = {  # of columns, in lower case
 
 
 class SkippedHeader(UserWarning):
-    """The first line of a table names its columns, and was not read as an example."""
+    """The first line of a table is a header and was skipped."""
 
 
 def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the cells of the first line name columns: all are usual names of such, and none comes again below."""
+    """Whether the first line is a header: all cells are usual column names, and none occurs again in its column."""
     plain = [cell.strip().strip("\"'#").lower() for cell in cells]
-    if not rows or not all(name in _NAMES for name in plain):
+    if not rows or not all(name in _COLUMN_NAMES for name in plain):
         return False
     below = ({row[place].strip().lower() for row in rows if place < len(row)} for place in range(len(plain)))
     return not any(name in seen for name, seen in zip(plain, below, strict=False))
 
 
-def read_tsv(path: Path, columns: tuple[int, int], header: Header, bound: LineLimit = NO_LIMIT) -> Iterator[Row]:
-    """Two columns of tab-separated lines, without the header; `auto` skips what is evidently one, with a warning."""
+def read_tsv(path: Path, columns: tuple[int, int], header: Header, limit: LineLimit = NO_LIMIT) -> Iterator[Row]:
+    """Two columns of tab-separated lines, without the header; `auto` skips an evident header, with a warning."""
     needed = max(columns)
-    lines = read_lines(path, bound)
-    first = list(islice(lines, 1 + _LOOKED_AT)) if header == "auto" else []
+    lines = read_lines(path, limit)
+    first = list(islice(lines, 1 + _SAMPLE)) if header == "auto" else []
     if header == "auto":
         cut = [line.split("\t") for line in first if not isinstance(line, LongLine)]
         chosen = [[row[number - 1] for number in columns] for row in cut if len(row) >= needed]
@@ -281,8 +281,8 @@ def read_tsv(path: Path, columns: tuple[int, int], header: Header, bound: LineLi
         cells = line.split("\t")
         if len(cells) < needed:
             raise DataError(
-                f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: "
-                f"{list(columns)} needs {needed} with tabs between them; mend the line ({short(line)}) or set columns"
+                f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: {list(columns)} needs {needed} "
+                f"with tabs between them; correct the line ({short(line)}) or set columns"
             )
         yield number, cells[columns[0] - 1], cells[columns[1] - 1]
 
@@ -290,7 +290,7 @@ def read_tsv(path: Path, columns: tuple[int, int], header: Header, bound: LineLi
 def read_csv(
     path: Path, wanted: Sequence[str | int], *, delimiter: str = ",", header: bool = True
 ) -> Iterator[tuple[Any, ...]]:
-    """The number of the line and the wanted cells of each row; columns are named by the header, or counted from 1.
+    """The line number and the wanted cells of each row; columns are named by the header, or counted from 1.
 
     A quoted cell may hold delimiters and newlines, and `""` for a quote. A row has as many cells as the first line.
     """
@@ -321,13 +321,13 @@ def read_csv(
 
 
 def csv_columns(path: Path, delimiter: str = ",") -> list[str]:
-    """The cells of the first line: the names of the columns."""
+    """The column names in the first line."""
     first = next(csv.reader((line + "\n" for line in read_lines(path)), delimiter=delimiter), [])
     return [name.strip() for name in first]
 
 
 def _column_index(path: Path, row: Sequence[str], column: str | int, header: bool) -> int:
-    """Where a column is, counted from 0."""
+    """The index of a column."""
     names = [name.strip() for name in row]
     if isinstance(column, str) and header:
         if column in names:

@@ -30,14 +30,14 @@ def parse_links(line: str, place: str) -> Links:
     matches = [(_LINK.fullmatch(word), word) for word in line.split()]
     for match, word in matches:
         if match is None:
-            raise DataError(f"{place}: {word!r} is no link; write source-target from 0, as in 0-0 1-2")
+            raise DataError(f"{place}: {word!r} is not a link; write source-target from 0, as in 0-0 1-2")
     return [(int(match[1]), int(match[2])) for match, _ in matches if match is not None]
 
 
 def in_step(
     examples: Iterable[tuple[int, Example]], path: Path, *, limited: bool
 ) -> Iterator[tuple[int, Example, Links]]:
-    """Each example with its links. There must be as many lines as examples; more only if the examples are `limited`."""
+    """Each example with its links. The file needs a line for each example; more only if the examples are `limited`."""
     lines = enumerate(read_lines(path), 1)
     count = 0
     for origin, example in examples:
@@ -66,7 +66,7 @@ def _checked(links: Links, example: Example, path: Path, number: int) -> Links:
 
 
 def piece_links(links: Links, source: NDArray[np.bool_], target: NDArray[np.bool_]) -> list[int]:
-    """Every piece of a word linked to every piece of the other: s, t, s, t, … of members (S, words), (T, words)."""
+    """Links between all pieces of linked words, flat: s, t, s, t, …, from members (S, words) and (T, words)."""
     pairs = {
         (int(s), int(t)) for i, j in links for s in np.flatnonzero(source[:, i]) for t in np.flatnonzero(target[:, j])
     }
@@ -74,10 +74,10 @@ def piece_links(links: Links, source: NDArray[np.bool_], target: NDArray[np.bool
 
 
 def members(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, dropout: bool) -> NDArray[np.bool_] | None:
-    """(pieces, words): which pieces make which words; `ids` may be the beginning of the text alone.
+    """(pieces, words): which pieces belong to which words; `ids` may be truncated.
 
-    Of a plain cut it is known which characters a piece covers. Under BPE-dropout a word begins where a piece begins
-    with a space; None where that gives other words (a character that is normalized to a space).
+    Without BPE-dropout the characters of each piece are known. With it, a word begins where a piece begins with a
+    space; None if that gives other words (a character that is normalized to a space).
     """
     if not dropout:
         return align_words(tokenizer, text).members[: len(ids)]
@@ -86,9 +86,9 @@ def members(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, dropout: boo
     count = len(text.split())
     if len(words) and (words[0] != 0 or words[-1] >= count):
         return None
-    letters = np.asarray([piece != SPACE for piece in pieces], np.bool_)  # a space alone is part of no word
-    found: NDArray[np.bool_] = (words[:, None] == np.arange(count)) & letters[:, None]
-    return found
+    letters = np.asarray([piece != SPACE for piece in pieces], np.bool_)  # a lone space belongs to no word
+    result: NDArray[np.bool_] = (words[:, None] == np.arange(count)) & letters[:, None]
+    return result
 
 
 def chunk_links(
@@ -100,11 +100,11 @@ def chunk_links(
     dropout: bool,
 ) -> list[list[int]]:
     """The piece links of many examples, each flat."""
-    found = []
-    for text, source, target, own in zip(texts, *ids, links, strict=True):
+    result = []
+    for text, source, target, words in zip(texts, *ids, links, strict=True):
         first, second = (
-            members(tokenizer, side, pieces, dropout=dropout) if own else None
+            members(tokenizer, side, pieces, dropout=dropout) if words else None
             for tokenizer, side, pieces in zip(tokenizers, text, (source, target), strict=True)
         )
-        found.append([] if first is None or second is None else piece_links(own, first, second))
-    return found
+        result.append([] if first is None or second is None else piece_links(words, first, second))
+    return result

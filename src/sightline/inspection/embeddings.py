@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sightline.data.collate import collate_fn
 from sightline.decoding.request import length_batches
-from sightline.files import atomic_file, check_place
+from sightline.files import atomic_file, check_writable
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, on_taps
 from sightline.models.language_model import LanguageModel
@@ -276,7 +276,7 @@ def check_vector_file(path: Path) -> None:
     """Refuse a name that says no format, or a folder that is not there, before there is anything to write."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: vectors are written as {' or '.join(SUFFIXES)}; name the file so")
-    check_place(path)
+    check_writable(path)
 
 
 def files_of(path: Path) -> tuple[Path, ...]:

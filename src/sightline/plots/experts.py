@@ -15,7 +15,7 @@ import numpy as np
 
 from sightline.plots.figures import INK, new_picture
 from sightline.plots.matrices import colour_map
-from sightline.run_folder import journal
+from sightline.run_folder import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +40,7 @@ class ExpertShares:
 
 def read_expert_shares(run: Path) -> ExpertShares:
     """The shares written down in the metrics.jsonl of a run folder."""
-    records = [record for record in journal(run) if record.get("kind") == "train" and "experts" in record]
+    records = [record for record in read_metrics(run) if record.get("kind") == "train" and "experts" in record]
     if not records and not (run / "metrics.jsonl").is_file():
         raise ValueError(f"{run} has no metrics.jsonl, where a training writes the shares; give the folder of one")
     if not records:

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sightline.files import check_place, write_atomically
+from sightline.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -64,7 +64,7 @@ def check_figure(path: Path) -> None:
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path}: a figure is a {', '.join(FORMATS)} file; name it so")
     check_can_draw()
-    check_place(path)
+    check_writable(path)
 
 
 def check_can_draw() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sightline.evaluation.breakdowns import LengthBucket
 from sightline.plots.figures import around_curves, breadth, new_picture, power_of_ten
-from sightline.run_folder import journal
+from sightline.run_folder import read_metrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,7 +220,7 @@ Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
 def read_layer_norms(run: Path) -> Norms:
     """What a training wrote down; a run without it is an error that says how to have it."""
     found: Norms = {}
-    for record in journal(run):
+    for record in read_metrics(run):
         for part, norm in record.get("layers", {}).items():
             found.setdefault(part, []).append((int(record["step"]), float(norm)))
     if not found:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sightline.files import open_growing
-from sightline.run_folder import RunError, locked
+from sightline.run_folder import RunError, lock_run
 from sightline.sweeps.board import Follower, LiveBoard, PlainBoard, count_states
 from sightline.sweeps.grid import Axes, SweepError
 from sightline.sweeps.parent import watched
@@ -261,7 +261,7 @@ def _alone(folder: Path) -> Iterator[None]:
     """Hold the sweep's folder; its runs have locks of their own."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(folder))
+            stack.enter_context(lock_run(folder))
         except RunError as error:
             raise SweepError(
                 f"another sweep is running in {folder}; wait for it, stop it, or give another folder with --out"

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sightline.files import BROKEN, open_bytes, packed, write_atomically
+from sightline.files import READ_ERRORS, compressed, open_decompressed, write_atomically
 from sightline.terminal import plural, short
 from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 
@@ -197,7 +197,7 @@ def write_word_vectors(
             raise WordVectorError(f"the vector of {word!r} is not finite; leave the word out, or give it numbers")
         values = row.astype("<f4").tobytes() if binary else " ".join(f"{x:.9g}" for x in row.tolist()).encode()
         lines.append(name + b" " + values)
-    write_atomically(path, packed(path, b"\n".join(lines) + b"\n"))
+    write_atomically(path, compressed(path, b"\n".join(lines) + b"\n"))
 
 
 class _Everything(Container[bytes]):
@@ -403,11 +403,11 @@ def _short(line: bytes) -> str:
 @contextmanager
 def _open(path: Path) -> Iterator[IO[bytes]]:
     try:
-        with io.BufferedReader(open_bytes(path), _BLOCK) as file:
+        with io.BufferedReader(open_decompressed(path), _BLOCK) as file:
             yield cast("IO[bytes]", file)
     except FileNotFoundError as error:
         raise WordVectorError(f"{path} does not exist; check the name") from error
-    except BROKEN as error:
+    except READ_ERRORS as error:
         raise WordVectorError(
             f"{path} cannot be read to its end ({error}); check that it is whole and may be read"
         ) from error

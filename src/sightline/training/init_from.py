@@ -24,7 +24,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.loading import load_recipe
 from sightline.recipe.model import InitFromConfig
 from sightline.recipe.recipe import section_differences
-from sightline.run_folder import WEIGHTS, RunError, need, read_config, verify_file
+from sightline.run_folder import WEIGHTS, RunError, read_config, require_file, verify_file
 from sightline.terminal import plural
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary import Vocabulary, extend_tokenizer
@@ -209,7 +209,7 @@ def _pieces(vocabulary: Vocabulary) -> dict[str, list[str]]:
 
 
 def _weights_of_run(run: Path) -> dict[str, Tensor]:
-    weights = need(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
+    weights = require_file(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
     verify_file(run, WEIGHTS)
     try:
         return load_weights(weights)
@@ -219,7 +219,7 @@ def _weights_of_run(run: Path) -> dict[str, Tensor]:
 
 def _recipe_of(run: Path) -> Recipe:
     read_config(run)
-    return load_recipe(need(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+    return load_recipe(require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
 
 
 def _listed(different: list[str]) -> str:

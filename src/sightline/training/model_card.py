@@ -9,7 +9,7 @@ from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.data import AnySource, DatesSource, TextSource
 from sightline.registry import version
-from sightline.run_folder import journal, read_config, saved_progress
+from sightline.run_folder import read_config, read_metrics, saved_progress
 from sightline.terminal import escape_newlines, plural, truncate
 
 
@@ -37,7 +37,7 @@ def _read(recipe: Recipe) -> list[str]:
 
 
 def _validations(run: Path) -> list[dict[str, Any]]:
-    return [record for record in journal(run) if record.get("kind") == "validation"]
+    return [record for record in read_metrics(run) if record.get("kind") == "validation"]
 
 
 def _started(run: Path) -> list[str]:

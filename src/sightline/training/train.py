@@ -41,7 +41,7 @@ from sightline.run_folder import (
     RunError,
     check_links,
     environment,
-    locked,
+    lock_run,
     read_config,
     replace_file,
     rewriting,
@@ -88,7 +88,7 @@ def train(
     loaded, name = open_recipe(recipe, overrides)
     run = Path(out) if out is not None else Path(name)
     display = display or PlainDisplay()
-    with locked(run):
+    with lock_run(run):
         check_links(run)
         if not resume and (run / "recipe.yaml").exists():
             raise RunError(f"{run} holds a training already; go on with --resume, or give another folder with --out")

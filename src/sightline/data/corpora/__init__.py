@@ -1,5 +1,5 @@
-"""The corpora that shipped recipes need: where they come from, under which terms, and what is made of the originals.
+"""The corpora of shipped recipes: download, conversion and checks.
 
-`catalogue.yaml` lists them; `places` says where they lie on this machine, `download` brings the originals,
-`conversion` makes the files that recipes name, and `checking` compares files with what is recorded of them.
+`catalogue.yaml` lists their origins, terms and files; `download` fetches the originals, `conversion` makes the files
+that recipes name, and `checking` compares files with recorded checksums.
 """

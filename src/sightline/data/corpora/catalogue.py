@@ -15,26 +15,26 @@ _GITHUB = "https://raw.githubusercontent.com"
 
 
 class CorpusError(ValueError):
-    """A corpus that cannot be had, or is not what it should be."""
+    """A corpus cannot be downloaded, or is not as recorded."""
 
 
 @dataclass(frozen=True)
 class Original:
-    """A file as its publisher has it."""
+    """A file of the publisher."""
 
-    name: str  # under which it is kept until it is converted
+    name: str  # of the local copy until it is converted
     url: str
     hash: str | None = None  # "sha256:…" or "md5:…"; None: not pinned, or checked after the conversion
 
 
 @dataclass(frozen=True)
 class Product:
-    """A file that recipes name, and what is recorded of its content (decompressed)."""
+    """A file that recipes name, with the checksum of its decompressed content."""
 
     name: str
     lines: int
     sha256: str
-    original: str = ""  # the original it is made of, where that is one
+    original: str = ""  # the original it is made from, if there is one
     member: str = ""  # of an archive
 
 
@@ -46,11 +46,11 @@ class Corpus:
     title: str
     source: str
     terms: str
-    download: str  # how much is downloaded, in words
+    download: str  # the download size, in words
     convert: str  # a name in conversion.CONVERSIONS
     originals: tuple[Original, ...]
     products: tuple[Product, ...]
-    note: str = ""  # what differs from the files that published scores of our recipes were measured on
+    note: str = ""  # differences from the files of the published scores of our recipes
 
 
 def corpus(name: str) -> Corpus:
@@ -65,7 +65,7 @@ def corpus(name: str) -> Corpus:
 
 @cache
 def catalogue() -> dict[str, Corpus]:
-    """All of them, by name."""
+    """All corpora by name."""
     from sightline.recipe.yaml import read_yaml
 
     text = (resources.files("sightline") / "data/corpora/catalogue.yaml").read_text(encoding="utf-8")
@@ -115,7 +115,7 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
 
 
 def corpora_folders() -> list[Path]:
-    """The folders in which recipes look for corpora, best first."""
+    """The folders in which recipes look for corpora: $SIGHTLINE_CORPORA, then the user's."""
     named = os.environ.get("SIGHTLINE_CORPORA")
     own = user_corpora()
     folders = [] if not named else [Path(named).expanduser().resolve()]
@@ -123,7 +123,7 @@ def corpora_folders() -> list[Path]:
 
 
 def user_corpora() -> Path:
-    """The folder of the user's own corpora, as the platform has it (Linux: ~/.local/share/sightline/corpora)."""
+    """The corpora folder in the user's data folder (Linux: ~/.local/share/sightline/corpora)."""
     from platformdirs import user_data_path
 
     return Path(user_data_path("sightline", appauthor=False)) / "corpora"

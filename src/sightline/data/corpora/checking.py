@@ -1,4 +1,4 @@
-"""Whether the files of a corpus are what is recorded of them, and which lines are not."""
+"""Compare the files of a corpus with recorded checksums, and locate differences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from sightline.data.corpora.catalogue import Corpus, Product, block_digests
-from sightline.files import BROKEN, open_bytes
+from sightline.files import READ_ERRORS, open_decompressed
 from sightline.terminal import plural
 
 BLOCK = 256  # lines
@@ -22,7 +22,7 @@ State = Literal["ok", "missing", "differs", "damaged"]
 
 @dataclass(frozen=True)
 class FileCheck:
-    """What was found of a file."""
+    """The result of checking a file."""
 
     name: str
     state: State
@@ -30,7 +30,7 @@ class FileCheck:
 
 
 def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator[FileCheck]:
-    """Each file of a corpus in a folder: against what is recorded, or line by line against files of another folder."""
+    """Check the files of a corpus against their checksums, or line by line against the files of another folder."""
     for product in corpus.products:
         path = folder / product.name
         if not path.is_file():
@@ -41,7 +41,7 @@ def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator
             other = None if against is None else read(against / product.name)
         except FileNotFoundError as error:
             yield FileCheck(product.name, "missing", f"no {error.filename}")
-        except BROKEN as error:
+        except READ_ERRORS as error:
             yield FileCheck(product.name, "damaged", str(error))
         else:
             detail = recorded_difference(corpus, product, content) if other is None else difference(content, other)
@@ -50,13 +50,13 @@ def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator
 
 def read(path: Path) -> bytes:
     """The decompressed content of a file."""
-    with open_bytes(path) as file:
+    with open_decompressed(path) as file:
         content: bytes = file.read()
     return content
 
 
 def count(content: bytes) -> int:
-    """How many lines it has."""
+    """The number of lines."""
     return content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
 
 
@@ -68,7 +68,7 @@ def digests(content: bytes) -> str:
 
 
 def recorded_difference(corpus: Corpus, product: Product, content: bytes) -> str:
-    """How a file differs from what is recorded of it; "" where it does not."""
+    """The difference of a file from its record; "" if there is none."""
     if hashlib.sha256(content).hexdigest() == product.sha256:
         return ""
     size = f"{plural(count(content), 'line')}, {product.lines:,} recorded"
@@ -80,7 +80,7 @@ def recorded_difference(corpus: Corpus, product: Product, content: bytes) -> str
 
 
 def difference(content: bytes, other: bytes) -> str:
-    """How many lines differ, at the same place, from another file, and which are the first; "" where none does."""
+    """The number of differing lines of two files, and the first of them; "" if there are none."""
     if content == other:
         return ""
     pairs = zip_longest(content.split(b"\n"), other.split(b"\n"))

@@ -18,7 +18,7 @@ from pathlib import Path
 from sightline.data.corpora.catalogue import Corpus, CorpusError, number_lists
 from sightline.data.sources import split_position
 from sightline.data.text_files import read_lines
-from sightline.files import BROKEN
+from sightline.files import READ_ERRORS
 from sightline.terminal import short
 
 _BOM = b"\xef\xbb\xbf"
@@ -32,7 +32,7 @@ def convert(corpus: Corpus, originals: Originals) -> Made:
     """The files of a corpus with their content."""
     try:
         yield from CONVERSIONS[corpus.convert](corpus, originals)
-    except (*BROKEN, zipfile.BadZipFile, tarfile.TarError, KeyError, UnicodeDecodeError) as error:
+    except (*READ_ERRORS, zipfile.BadZipFile, tarfile.TarError, KeyError, UnicodeDecodeError) as error:
         where = next(iter(originals.values())).parent if originals else "nowhere"
         raise CorpusError(
             f"{corpus.name}: the originals in {where} cannot be converted ({type(error).__name__}: {error}); remove "
@@ -54,7 +54,7 @@ def _files(corpus: Corpus, originals: Originals) -> Made:
 
 
 def _segments(corpus: Corpus, originals: Originals) -> Made:
-    """WMT's SGML: the content of each <seg>, a line each, as sacreBLEU reads it, but spaces inside are left alone."""
+    """WMT's SGML: the content of each <seg> as a line, as in sacreBLEU, except that inner spaces are kept."""
     for product in corpus.products:
         with tarfile.open(originals[product.original]) as archive:
             file = archive.extractfile(product.member)
@@ -128,12 +128,17 @@ _HELPER = Path("/usr/lib/apt/apt-helper")  # decompresses whatever apt compresse
 
 
 def apt_lists() -> list[Path]:
-    """The files of apt's own lists that have descriptions."""
+    """The lists of apt on this machine that have descriptions."""
     return sorted([*LISTS.glob("*_i18n_Translation-en*"), *LISTS.glob("*_Packages*")])
 
 
 def synopses(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
-    """Source and target of each part; a description that several packages have comes once, with its first synopsis."""
+    """Source and target of each part; a description of several packages occurs once, with its first synopsis.
+
+    A control stanza has `Description: synopsis` and, indented by a space, the description; a line with a single full
+    stop is empty. Debian has descriptions in `Translation-en` files (`Description-en:`), its `Packages` files have
+    synopses alone; files of dpkg-scanpackages, and the status file of dpkg, have both.
+    """
     pairs: dict[str, str] = {}
     for file in files:
         for synopsis, description in _descriptions(file):

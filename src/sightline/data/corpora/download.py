@@ -11,12 +11,12 @@ from typing import Any
 from sightline.data.corpora.catalogue import Corpus, CorpusError, Original, corpora_folders
 from sightline.data.corpora.checking import FileCheck, check
 from sightline.data.corpora.conversion import convert
-from sightline.files import packed, write_atomically
+from sightline.files import compressed, write_atomically
 from sightline.progress import Progress, silent
 
 
 def destination(to: Path | None) -> Path:
-    """Where corpora are written: the folder named, else $SIGHTLINE_CORPORA, else the user's own."""
+    """The folder for corpora: the given one, else $SIGHTLINE_CORPORA, else the user's."""
     return to or corpora_folders()[0]
 
 
@@ -47,7 +47,7 @@ def get_corpus(
         originals = {str(path): path for path in packages or apt_lists()}
     for number, (name, content) in enumerate(convert(corpus, originals), 1):
         progress(f"{corpus.name}: files written", number, len(corpus.products))
-        write_atomically(place / name, packed(Path(name), content))
+        write_atomically(place / name, compressed(Path(name), content))
     if not keep:
         shutil.rmtree(kept, ignore_errors=True)
     return list(check(corpus, place))
@@ -59,7 +59,7 @@ _TIMEOUT = 30.0  # seconds without a byte
 
 
 def download(original: Original, folder: Path, *, mirror: str | None = None, progress: Progress = silent) -> Path:
-    """The original in a folder; what is there already, whole or in part, is not downloaded again.
+    """Download an original into a folder, unless it is there; a partial download is resumed.
 
     A `mirror` has the same files under the same names: `MIRROR/raw.githubusercontent.com/…`.
     """
@@ -91,7 +91,7 @@ def download(original: Original, folder: Path, *, mirror: str | None = None, pro
 
 
 class ResumingDownloader:
-    """What pooch calls to download: goes on behind what `part` holds, and keeps it if the connection breaks."""
+    """A downloader for pooch that resumes after the content of `part`, and keeps it if the connection breaks."""
 
     def __init__(self, part: Path, progress: Progress) -> None:
         self.part = part
@@ -115,30 +115,30 @@ class ResumingDownloader:
 
         done = self.part.stat().st_size if self.part.exists() else 0
         headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={done}-"} if done else {})}
-        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as answer:
-            if answer.status_code == requests.codes.requested_range_not_satisfiable:  # nothing is left, or it changed
-                if answer.headers.get("Content-Range", "").endswith(f"/{done}"):
+        with requests.get(url, headers=headers, stream=True, timeout=_TIMEOUT) as response:
+            if response.status_code == requests.codes.requested_range_not_satisfiable:  # nothing is left, or it changed
+                if response.headers.get("Content-Range", "").endswith(f"/{done}"):
                     return
                 self.part.unlink()
                 raise requests.ConnectionError("the file has changed since its download began")
-            answer.raise_for_status()
-            if answer.status_code != requests.codes.partial_content:
+            response.raise_for_status()
+            if response.status_code != requests.codes.partial_content:
                 done = 0  # a server that does not resume sends all of it
-            total = done + int(answer.headers.get("Content-Length", 0))
+            total = done + int(response.headers.get("Content-Length", 0))
             with self.part.open("ab" if done else "wb") as file:
-                for block in answer.iter_content(_CHUNK):
+                for block in response.iter_content(_CHUNK):
                     file.write(block)
                     done += len(block)
                     self.progress(f"downloading {self.part.stem} (bytes)", done, total)
-            if "Content-Length" in answer.headers and done != total:
+            if "Content-Length" in response.headers and done != total:
                 raise requests.ConnectionError(f"the connection ended after {done:,} of {total:,} bytes")
 
 
 def _cause(error: Exception) -> str:
-    """The reason without the objects that urllib3 puts around it."""
-    answer = getattr(error, "response", None)
-    if answer is not None:
-        return f"HTTP {answer.status_code} {answer.reason}"
+    """The reason without the objects of urllib3 around it."""
+    response = getattr(error, "response", None)
+    if response is not None:
+        return f"HTTP {response.status_code} {response.reason}"
     text = str(error)
     for known in ("Name or service not known", "Temporary failure in name resolution", "Connection refused"):
         if known in text or known.lower() in text.lower():

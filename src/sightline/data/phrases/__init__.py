@@ -1,12 +1,12 @@
 """The built-in bilingual corpus: English sentences of a small grammar, and the same in German.
 
-"does Anna watch the dog that the men feed" → "beobachtet Anna den Hund den die Männer füttern". Made to need what a
-lecture on attention is about: the order of words differs, verbs agree across relative clauses, pronouns and articles
-have the gender of a noun elsewhere, one English word has two German ones by its context, and names and numbers are to
-be copied. Alignments, parts of speech and the sentiment of each sentence are known, as it is made and not collected.
+"does Anna watch the dog that the men feed" → "beobachtet Anna den Hund den die Männer füttern". The corpus contains
+what attention is for: different word order, verb agreement across relative clauses, pronouns and articles with the
+gender of a distant noun, English words with two German translations that depend on the context, and names and numbers
+to copy. Since it is generated, the alignment, parts of speech and sentiment of each sentence are known.
 
-Words stand between spaces, without punctuation, as in speech, so the words of a text, of its tags and of its
-alignment are the same. No sentence is in two parts, and no surname of the validation or test part is in another one.
+Words are separated by spaces, without punctuation, so a text, its tags and its alignment have the same words. No
+sentence is in two splits, and no surname of the validation or test split occurs in another one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from sightline.data.sources import Example, part_of
 from sightline.data.text_files import DataError
 from sightline.recipe.data import PhrasesSource
 
-_PATIENCE = 10_000  # draws for one more sentence; a part's share of all sequences is at least a tenth
+_PATIENCE = 10_000  # draws for one more sentence; a split has at least a tenth of all sentences
 _SENTIMENT = {-1: "negative", 0: "neutral", 1: "positive"}
 
 
 class AnnotatedPair(NamedTuple):
-    """A sentence in both languages, and what is known of it."""
+    """A sentence in both languages with its annotations."""
 
     english: str
     german: str
@@ -36,7 +36,7 @@ class AnnotatedPair(NamedTuple):
 
 
 def read_phrases(source: PhrasesSource) -> Iterator[Example]:
-    """What the source gives of each sentence: a pure function of it."""
+    """The examples of a source: a pure function of it."""
     for sentence in _sentences(source):
         english = _text(sentence.english)
         match source.target:
@@ -51,7 +51,7 @@ def read_phrases(source: PhrasesSource) -> Iterator[Example]:
 
 
 def phrases(source: PhrasesSource) -> Iterator[AnnotatedPair]:
-    """The sentences of a source with all that is known of them; every view of a source has the same sentences."""
+    """The annotated sentences of a source; all targets of a source have the same sentences."""
     for sentence in _sentences(source):
         yield AnnotatedPair(
             _text(sentence.english),

@@ -1,8 +1,8 @@
-"""Sentences of the corpus `phrases`: a clause is drawn once, and said in English and in German.
+"""The grammar of the built-in corpus: a clause is drawn once, and written in English and in German.
 
-English puts the verb behind the subject; German puts the finite verb second in a main clause and everything verbal at
-the end of a subordinate one, and lets prefixes, participles and infinitives wait for the end. Each word knows the
-concepts it expresses; two words are linked if they share one, which gives the alignment of every sentence.
+English has the verb after the subject; German has the finite verb second in a main clause and last in a subordinate
+one, and prefixes, participles and infinitives at the end. Each word has the concepts that it expresses; two words are
+aligned if they share one.
 """
 
 from __future__ import annotations
