@@ -124,6 +124,7 @@ class Engine:
         self.unfinished.add(number)
         return number
 
+    @torch.inference_mode()
     def cancel(self, number: int) -> None:
         """Stop looking for the outputs of a request. Nothing happens if they have been found."""
         if number not in self.unfinished:
