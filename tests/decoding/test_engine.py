@@ -178,9 +178,7 @@ def test_a_request_may_be_added_while_another_reports_a_token(script: type[Any])
     assert [outputs[number][0].tokens for number in (first, *numbers)] == [[5, 5], [6, 6]]
 
 
-def test_a_processor_of_ones_own_changes_what_is_written(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_processor_of_ones_own_changes_what_is_written(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other token must be a 7, of the requests that are marked."""
 
     class EveryOther:
