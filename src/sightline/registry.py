@@ -66,6 +66,8 @@ _POSITIONS = "sightline.layers.positions"
 _NORMS = "sightline.layers.norms"
 _FEEDFORWARD = Entry("sightline.layers.feedforward:FeedForwardNet", "sightline.recipe.model:FeedForwardConfig")
 _TASKS = "sightline.recipe.tasks"
+_DATA = "sightline.recipe.data"
+_TOKENIZER = "sightline.text.tokenizer_training:train_tokenizer"
 
 
 def _sharing(config: str, module: str, **targets: str) -> dict[str, Entry]:
@@ -135,30 +137,32 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "pattern": _configs(
         "model", full="FullAttentionConfig", local="LocalAttentionConfig", compressed="CompressedAttentionConfig"
     ),
-    "source": _configs(
-        "data",
-        text="TextSource",
-        tsv="TsvSource",
-        csv="CsvSource",
-        jsonl="JsonLinesSource",
-        pattern="PatternSource",
-        plain="PlainSource",
-        conllu="ConlluSource",
-        columns="ColumnsSource",
-        chorales="ChoralesSource",
-        dates="DatesSource",
-        sequences="SequencesSource",
-        phrases="PhrasesSource",
-    ),
-    "noise": _configs("data", mask="MaskNoise", text_infilling="InfillingNoise", span_corruption="SpanNoise"),
-    "tokenizer": _configs(
-        "data",
-        word="WordTokenizer",
-        whitespace="WhitespaceTokenizer",
-        character="CharacterTokenizer",
-        bpe="BpeTokenizer",
-        unigram="UnigramTokenizer",
-    ),
+    "source": {
+        "text": Entry("sightline.data.sources:read_parallel", f"{_DATA}:TextSource"),
+        "tsv": Entry("sightline.data.sources:read_tsv_pairs", f"{_DATA}:TsvSource"),
+        "csv": Entry("sightline.data.sources:read_csv_pairs", f"{_DATA}:CsvSource"),
+        "jsonl": Entry("sightline.data.sources:read_json_lines", f"{_DATA}:JsonLinesSource"),
+        "pattern": Entry("sightline.data.sources:read_pattern", f"{_DATA}:PatternSource"),
+        "plain": Entry("sightline.data.sources:read_plain", f"{_DATA}:PlainSource"),
+        "conllu": Entry("sightline.data.conll:read_conllu_source", f"{_DATA}:ConlluSource"),
+        "columns": Entry("sightline.data.conll:read_columns_source", f"{_DATA}:ColumnsSource"),
+        "chorales": Entry("sightline.data.music:read_chorales_source", f"{_DATA}:ChoralesSource"),
+        "dates": Entry("sightline.data.synthetic:read_dates_source", f"{_DATA}:DatesSource"),
+        "sequences": Entry("sightline.data.synthetic:read_sequences_source", f"{_DATA}:SequencesSource"),
+        "phrases": Entry("sightline.data.phrases:read_phrases_source", f"{_DATA}:PhrasesSource"),
+    },
+    "noise": {
+        "mask": Entry("sightline.data.noise:mask_tokens", f"{_DATA}:MaskNoise"),
+        "text-infilling": Entry("sightline.data.noise:corrupt_text", f"{_DATA}:InfillingNoise"),
+        "span-corruption": Entry("sightline.data.noise:corrupt_spans", f"{_DATA}:SpanNoise"),
+    },
+    "tokenizer": {
+        "word": Entry(_TOKENIZER, f"{_DATA}:WordTokenizer"),
+        "whitespace": Entry(_TOKENIZER, f"{_DATA}:WhitespaceTokenizer"),
+        "character": Entry(_TOKENIZER, f"{_DATA}:CharacterTokenizer"),
+        "bpe": Entry(_TOKENIZER, f"{_DATA}:BpeTokenizer"),
+        "unigram": Entry(_TOKENIZER, f"{_DATA}:UnigramTokenizer"),
+    },
     "metric": {
         **_of("evaluation.bleu", bleu="Bleu", chrf="ChrF", ter="TranslationEditRate"),
         **_of("evaluation.error_rates", exact="ExactMatch", wer="WordErrorRate", cer="CharacterErrorRate"),

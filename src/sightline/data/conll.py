@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sightline.data.sources import Example
+from sightline.data.sources import Example, Numbered
 from sightline.data.text_files import DataError, LineLimit, read_lines
+from sightline.recipe.data import ColumnsSource, ConlluSource
 from sightline.terminal import plural, short
 
 CONLLU_COLUMNS = {"form": 2, "lemma": 3, "upos": 4, "xpos": 5, "feats": 6, "deprel": 8}  # counted from 1
@@ -65,6 +66,16 @@ def read_columns(path: Path, word: int = 1, label: int = 2) -> Iterator[Example]
     if label < 1:
         raise DataError(f"{path}: label column {label}; columns are counted from 1")
     return _read(tagged_sentences(read_lines(path, _BOUND), "columns", word, name=str(path)), label)
+
+
+def read_conllu_source(source: ConlluSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: conllu`."""
+    return enumerate(read_conllu(paths[0], source.column), 1)
+
+
+def read_columns_source(source: ColumnsSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: columns`."""
+    return enumerate(read_columns(paths[0], source.word, source.label), 1)
 
 
 def tagged_sentences(

@@ -15,8 +15,10 @@ from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any, cast
 
-from sightline.data.text_files import DataError
+from sightline.data.sources import Example, Numbered
+from sightline.data.text_files import DataError, LineLimit
 from sightline.files import MAX_JSON, READ_ERRORS, open_decompressed, parse_json, write_atomically
+from sightline.recipe.data import ChoralesSource
 from sightline.terminal import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")
@@ -254,3 +256,15 @@ def import_mido() -> Any:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("MIDI files need mido: pip install 'sightline[viz]'", name="mido") from error
     return mido
+
+
+def read_chorales_source(source: ChoralesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: chorales`: the events of each piece, in each transposition."""
+    count = 0
+    for piece, chorale in enumerate(read_chorales(paths[0], source.split), 1):
+        for semitones in source.transpose:
+            count += 1
+            try:
+                yield count, Example("", to_events(transpose(chorale, semitones)))
+            except ValueError as error:
+                raise DataError(f"{paths[0]}, {source.split}, piece {piece}, {error} (see transpose)") from error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -23,6 +23,7 @@ from sightline.data.epoch_plan import EpochPlan
 from sightline.data.windows import FullWindows
 from sightline.recipe import Recipe
 from sightline.recipe.data import AnyNoise, InfillingNoise, MaskNoise, SpanNoise
+from sightline.registry import Implementations
 from sightline.text.sentences import sentence_ends, unspaced
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 from sightline.text.vocabulary import Vocabulary
@@ -249,11 +250,7 @@ def _with_marks(tokens: Ids, places: Ids, marks: Ids) -> Ids:
 
 
 _TRAINING, _HELD_OUT = 31, 37  # streams of random numbers: by seed and epoch, and fixed
-NOISES: dict[str, Callable[..., tuple[np.ndarray, np.ndarray]]] = {
-    "mask": mask_tokens,
-    "text-infilling": corrupt_text,
-    "span-corruption": corrupt_spans,
-}
+NOISES = Implementations("noise")  # kind → (text, noise, pieces, random) → source, target
 
 Pairs = tuple[list[np.ndarray], list[np.ndarray]]  # sources, targets
 

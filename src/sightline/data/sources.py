@@ -1,14 +1,15 @@
 """Sources of examples: parallel text, TSV, CSV, JSON Lines, patterns, CoNLL, chorales and generated data, streamed.
 
-`READERS` has one function for each kind of source. Files may be compressed (.gz, .xz, .bz2, .zst). Nothing is skipped
-or repaired silently: a file that differs from what the recipe says fails with its name, the line and a remedy.
+`READERS` has one function for each kind of source (registry.py), which plug-ins extend. Files may be compressed (.gz,
+.xz, .bz2, .zst). Nothing is skipped or repaired silently: a file that differs from what the recipe says fails with
+its name, the line and a remedy.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,22 +20,19 @@ from sightline.files import parse_json
 from sightline.recipe import Recipe
 from sightline.recipe.data import (
     AnySource,
-    ChoralesSource,
-    ColumnsSource,
-    ConlluSource,
     CsvSource,
-    DatesSource,
     JsonLinesSource,
     PatternSource,
-    PhrasesSource,
     PlainSource,
-    SequencesSource,
     TextSource,
     TsvSource,
 )
+from sightline.registry import Implementations
 from sightline.terminal import plural, short
 from sightline.text.tokenizer import spell_out
 from sightline.text.vocabulary import uneven_labels
+
+READERS = Implementations("source")  # kind → (source, its files, limit) → numbered examples
 
 SPLITS = {"train": (0.0, 0.8), "validation": (0.8, 0.9), "test": (0.9, 1.0)}  # of generated corpora
 
@@ -116,7 +114,8 @@ def part_of(text: str) -> str:
     return next(part for part, (start, stop) in SPLITS.items() if start <= position < stop)
 
 
-def _read_parallel(source: TextSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_parallel(source: TextSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """Two text files, line by line."""
     sides = (read_lines(paths[0], limit), read_lines(paths[1], limit))
     for number, (left, right) in enumerate(zip_longest(*sides), 1):
         if left is None or right is None:
@@ -131,18 +130,21 @@ def _read_parallel(source: TextSource, paths: list[Path], limit: LineLimit) -> N
         yield number, Example(left, right) if long is None else Example(long, long)
 
 
-def _read_tsv(source: TsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_tsv_pairs(source: TsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """Two columns of a TSV file."""
     for number, left, right in read_tsv(paths[0], source.columns, source.header, limit):
         yield number, Example(left, right)
 
 
-def _read_csv(source: CsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_csv_pairs(source: CsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """Two columns of a CSV file."""
     columns = (source.source, source.target)
     for number, left, right in read_csv(paths[0], columns, delimiter=source.delimiter, header=source.header):
         yield number, Example(left, right)
 
 
-def _read_json_lines(source: JsonLinesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_json_lines(source: JsonLinesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """Two keys of the JSON object on each line."""
     for number, line in enumerate(read_lines(paths[0], limit), 1):
         if isinstance(line, LongLine):
             yield number, Example(line, line)
@@ -175,7 +177,8 @@ def _value(item: Any, key: str, where: str) -> str:
     return value
 
 
-def _read_pattern(source: PatternSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_pattern(source: PatternSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The groups `source` and `target` of a regular expression that matches each line."""
     pattern = re.compile(source.pattern)
     skip = None if source.skip is None else re.compile(source.skip)
     for number, line in enumerate(read_lines(paths[0], limit), 1):
@@ -196,7 +199,7 @@ def _read_pattern(source: PatternSource, paths: list[Path], limit: LineLimit) ->
         yield number, Example(left, right)
 
 
-def _read_plain(source: PlainSource, paths: list[Path], limit: LineLimit) -> Numbered:
+def read_plain(source: PlainSource, paths: list[Path], limit: LineLimit) -> Numbered:
     """Documents for language models: the source is empty."""
     first, last = source.part
     if source.document == "file":
@@ -208,62 +211,3 @@ def _read_plain(source: PlainSource, paths: list[Path], limit: LineLimit) -> Num
         all_lines = list(lines)
         lines = iter(all_lines[round(first * len(all_lines)) : round(last * len(all_lines))])
     yield from enumerate((Example("", line) for line in lines if line.strip()), 1)
-
-
-def _read_conllu(source: ConlluSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.conll import read_conllu
-
-    return enumerate(read_conllu(paths[0], source.column), 1)
-
-
-def _read_columns(source: ColumnsSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.conll import read_columns
-
-    return enumerate(read_columns(paths[0], source.word, source.label), 1)
-
-
-def _read_chorales(source: ChoralesSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.music import read_chorales, to_events, transpose
-
-    count = 0
-    for piece, chorale in enumerate(read_chorales(paths[0], source.split), 1):
-        for semitones in source.transpose:
-            count += 1
-            try:
-                yield count, Example("", to_events(transpose(chorale, semitones)))
-            except ValueError as error:
-                raise DataError(f"{paths[0]}, {source.split}, piece {piece}, {error} (see transpose)") from error
-
-
-def _read_dates(source: DatesSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.synthetic import read_dates
-
-    return enumerate(read_dates(source), 1)
-
-
-def _read_sequences(source: SequencesSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.synthetic import read_sequences
-
-    return enumerate(read_sequences(source), 1)
-
-
-def _read_phrases(source: PhrasesSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    from sightline.data.phrases import read_phrases
-
-    return enumerate(read_phrases(source), 1)
-
-
-READERS: dict[str, Callable[[Any, list[Path], LineLimit], Numbered]] = {
-    "text": _read_parallel,
-    "tsv": _read_tsv,
-    "csv": _read_csv,
-    "jsonl": _read_json_lines,
-    "pattern": _read_pattern,
-    "plain": _read_plain,
-    "conllu": _read_conllu,
-    "columns": _read_columns,
-    "chorales": _read_chorales,
-    "dates": _read_dates,
-    "sequences": _read_sequences,
-    "phrases": _read_phrases,
-}

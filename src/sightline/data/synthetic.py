@@ -16,11 +16,12 @@ import re
 import string
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from sightline.data.sources import Example, part_of
-from sightline.data.text_files import DataError
+from sightline.data.sources import Example, Numbered, part_of
+from sightline.data.text_files import DataError, LineLimit
 from sightline.recipe.data import DatesSource, SequencesSource
 
 if TYPE_CHECKING:
@@ -126,3 +127,13 @@ def _draw(source: SequencesSource, letters: str, random: Random) -> str:
         f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.split} part; "
         f"raise `lengths` or `symbols`"
     )
+
+
+def read_dates_source(source: DatesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: dates`."""
+    return enumerate(read_dates(source), 1)
+
+
+def read_sequences_source(source: SequencesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: sequences`."""
+    return enumerate(read_sequences(source), 1)

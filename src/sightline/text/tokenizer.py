@@ -21,6 +21,7 @@ import tokenizers
 
 from sightline.files import MAX_JSON, read_bounded, write_atomically
 from sightline.recipe.data import AnyTokenizer
+from sightline.registry import Implementations
 from sightline.text.bpe_dropout import BpeDropoutEncoder
 
 PAD, UNK, START, END = 0, 1, 2, 3
@@ -61,9 +62,7 @@ class Tokenizer:
 
         `marks` are special tokens beyond the four, with the ids after them: no text is ever encoded as one.
         """
-        from sightline.text.tokenizer_training import train_tokenizer
-
-        return cls(train_tokenizer(section, lines, [*SPECIALS, *marks]))
+        return cls(Implementations("tokenizer")[section.kind](section, lines, [*SPECIALS, *marks]))
 
     @classmethod
     def parse(cls, text: str) -> Tokenizer:

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 from sightline.data.phrases.grammar import Grammar, Sentence, Word
-from sightline.data.sources import Example, part_of
-from sightline.data.text_files import DataError
+from sightline.data.sources import Example, Numbered, part_of
+from sightline.data.text_files import DataError, LineLimit
 from sightline.recipe.data import PhrasesSource
 
 _PATIENCE = 10_000  # draws for one more sentence; a split has at least a tenth of all sentences
@@ -48,6 +49,11 @@ def read_phrases(source: PhrasesSource) -> Iterator[Example]:
                 yield Example(english, _SENTIMENT[sentence.polarity])
             case "text":
                 yield Example("", english)
+
+
+def read_phrases_source(source: PhrasesSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: phrases`."""
+    return enumerate(read_phrases(source), 1)
 
 
 def phrases(source: PhrasesSource) -> Iterator[AnnotatedPair]:
