@@ -1,10 +1,13 @@
-"""Which pieces make which words."""
+"""Words and their pieces, detokenizing and restoring case."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sightline.text.word_pieces import align_pieces, word_groups
+from sightline.text.word_pieces import align_pieces, detokenize, learn_casing, restore_case, word_groups
 
 
 def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
@@ -26,3 +29,32 @@ def test_where_there_are_no_marks_groups_are_the_words_that_the_pieces_spell() -
     cut = align_pieces(list(range(6)), pieces)
     letters = [[place for place in group if pieces[place] != "▁"] for group in word_groups(pieces)]
     assert letters == [np.flatnonzero(column).tolist() for column in cut.members.T]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text"),
+    [
+        ("mr president , commissioner , firstly !", "mr president, commissioner, firstly!"),
+        ('( so ) he said : " yes " .', '(so) he said: "yes".'),
+        ("the council 's view is n't mine", "the council's view isn't mine"),
+        (", and then", ", and then"),
+        ("", ""),
+    ],
+)
+def test_spaces_stand_where_a_writer_puts_them(tokens: str, text: str) -> None:
+    assert detokenize(tokens.split()) == text
+
+
+def test_words_get_the_case_they_mostly_have_inside_sentences() -> None:
+    casing = learn_casing(["Das ist der Hund.", "Ein Hund, der hund!", "Und Der ist es"])
+    assert casing["hund"] == "Hund"
+    assert "der" not in casing and "das" not in casing
+    assert restore_case(["der", "hund", "."], casing) == ["Der", "Hund", "."]
+    assert restore_case(["ja", "!", "der", "hund"], casing) == ["Ja", "!", "Der", "Hund"]
+
+
+@given(st.lists(st.text("aßäB,.\"'()漢🙂", min_size=1, max_size=4), max_size=8))
+def test_no_letter_is_ever_changed(words: list[str]) -> None:
+    casing = learn_casing(["x AB ab Aß"])
+    assert "".join(detokenize(words).split()) == "".join(words)
+    assert "".join(restore_case(words, casing)).lower() == "".join(words).lower()
