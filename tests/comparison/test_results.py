@@ -32,14 +32,14 @@ from sightline.comparison.results import (
 from sightline.comparison.summary import conclusions, footnotes, representatives_note
 from sightline.comparison.tables import main_table
 from sightline.comparison.terminal import plain_text, print_comparison
-from sightline.evaluation.measurement import Score
+from sightline.evaluation.measurement import MetricScore
 from sightline.evaluation.significance import Significance, WelchTest
 
 Better = Literal["higher", "lower"]
 
 
-def scored(value: float, better: Better = "higher") -> Score:
-    return Score("BLEU", value, value - 2, value + 4, "nrefs:1", 8, better)
+def scored(value: float, better: Better = "higher") -> MetricScore:
+    return MetricScore("BLEU", value, value - 2, value + 4, "nrefs:1", 8, better)
 
 
 def member(value: float, *, sentences: int = 8, seconds: float = 2.0, name: str = "run") -> RunResult:

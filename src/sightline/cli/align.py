@@ -20,7 +20,7 @@ from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.alignment_error import Gold, Links
-    from sightline.evaluation.measurement import Score
+    from sightline.evaluation.measurement import MetricScore
     from sightline.inspection.alignment import HeadSelection
     from sightline.run import Run
     from sightline.tasks.base import Prediction
@@ -283,7 +283,7 @@ def load_reverse(reverse: Path | None, run: Run) -> Run | None:
     return other
 
 
-def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[Score], list[str]]:
+def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[MetricScore], list[str]]:
     """AER, precision and recall with intervals, and the links found, line by line."""
     from sightline.evaluation.alignment_error import measure_alignments
     from sightline.inspection.alignment import pharaoh

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from sightline.evaluation.breakdowns import FrequencyBucket, LengthBucket, SentencePart
 from sightline.evaluation.contrasts import ChangedSentences, NgramContrasts, WordContrasts
-from sightline.evaluation.measurement import Better, Real, Score
+from sightline.evaluation.measurement import Better, MetricScore, Real
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import LEVEL, Significance, WelchTest
 from sightline.files import MAX_JSON, parse_json, read_bounded
@@ -75,7 +75,7 @@ class RunResult:
     sentences: int  # that were decoded
     seconds: float  # spent decoding
     outputs: list[str]  # empty where texts were left out
-    scores: Annotated[dict[MetricName, Score], WithoutNulls]  # without a model there is no perplexity
+    scores: Annotated[dict[MetricName, MetricScore], WithoutNulls]  # without a model there is no perplexity
     baseline: str | None = None  # the kind of baseline, where there is no model
     teachers: list[str] = Field(
         default_factory=list, validation_alias=AliasChoices("teachers", "taught_by")
@@ -108,7 +108,7 @@ class MetricResult:
     signature: str
 
     @staticmethod
-    def of(metric: MetricName, scores: Sequence[Score]) -> MetricResult:
+    def of(metric: MetricName, scores: Sequence[MetricScore]) -> MetricResult:
         first = scores[0]
         values = [score.value for score in scores]
         return MetricResult(

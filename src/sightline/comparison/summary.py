@@ -80,7 +80,7 @@ def footnotes(comparison: ComparisonResult) -> list[str]:
     size = plural(comparison.test.sentences, "document" if comparison.of_text else "sentence")
     first = f"{comparison.test.name}: {size}. Baseline: {comparison.baseline.name}."
     if comparison.test.others:
-        first += f" All runs also have the test sets {', '.join(comparison.test.others)}."
+        first += f" All runs also share these test sets: {', '.join(comparison.test.others)}."
     notes = [first, _value_note(comparison), _test_note(comparison), *_holm_notes(comparison)]
     notes += [_cost_note(comparison), *comparison.notes]
     return [*(note.strip() for note in notes), *signatures(comparison)]

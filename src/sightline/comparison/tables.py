@@ -16,7 +16,7 @@ from sightline.comparison.results import (
     SystemResult,
     Verdict,
 )
-from sightline.evaluation.measurement import Score
+from sightline.evaluation.measurement import MetricScore
 from sightline.evaluation.metrics import METRICS
 from sightline.evaluation.significance import SAMPLES, SEED, TRIALS
 from sightline.recipe import MetricName
@@ -160,7 +160,7 @@ def runs_table(comparison: ComparisonResult) -> Table:
     return Table("Every run", columns, rows)
 
 
-def _score(score: Score | None) -> str:
+def _score(score: MetricScore | None) -> str:
     if score is None:
         return NOTHING
     return f"{score.value:.{score.digits}f} [{score.low:.{score.digits}f}, {score.high:.{score.digits}f}]"

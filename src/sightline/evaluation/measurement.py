@@ -34,7 +34,7 @@ _INDICES_AT_ONCE = 4_000_000  # indices held in memory
 
 
 @validated_dataclass(frozen=True)
-class Score:
+class MetricScore:
     """The value of a metric with its interval and signature."""
 
     name: str
@@ -105,10 +105,10 @@ class Measurement:
         """How the metric was computed, in sacreBLEU's form. Measurements with different signatures do not compare."""
         return signature(self.conditions)
 
-    def score(self, *, bootstrap: int = 1000, seed: int = 12345) -> Score:
+    def score(self, *, bootstrap: int = 1000, seed: int = 12345) -> MetricScore:
         """The corpus score with its 95% interval; `bootstrap=0` omits the interval (nan)."""
         low, high, method = self._interval(bootstrap, seed)
-        return Score(
+        return MetricScore(
             name=self.name,
             value=self.value,
             low=low,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sightline.evaluation.measurement import Measurement, Metric, References, Score, Texts
+from sightline.evaluation.measurement import Measurement, Metric, MetricScore, References, Texts
 from sightline.recipe import Evaluation, MetricName
 from sightline.registry import Implementations
 from sightline.terminal import plural
@@ -74,7 +74,7 @@ def score(
     section: Evaluation | None = None,
     bootstrap: int = 1000,
     seed: int = 12345,
-) -> Score:
+) -> MetricScore:
     """Score outputs as `measure` does, with a 95% interval; `bootstrap=0` omits it (nan), as validations do."""
     measured = measure(name, hypotheses, references, sources, lowercase=lowercase, section=section)
     return measured.score(bootstrap=bootstrap, seed=seed)

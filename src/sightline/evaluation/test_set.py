@@ -9,7 +9,7 @@ from typing import Any
 
 from sightline.data.sources import Example, read
 from sightline.evaluation.labels import Confusion
-from sightline.evaluation.measurement import Score
+from sightline.evaluation.measurement import MetricScore
 from sightline.recipe import Recipe
 from sightline.recipe.data import ColumnsSource, ConlluSource, PlainSource, TextSource
 
@@ -83,7 +83,7 @@ class Report:
 
     on: str
     sentences: int
-    scores: list[Score]
+    scores: list[MetricScore]
     outputs: list[str]
     tokens: int | None = None  # of the text that a language model was scored on, end marks included
     unknown: int = 0  # <unk> tokens among them
