@@ -15,7 +15,13 @@ from sightline.recipe.loading import shipped_recipes
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-VERBS = {command.callback.__name__: command.callback for command in app.registered_commands if command.callback}
+VERBS = {command.name: command.callback for command in app.registered_commands if command.callback}
+for group in app.registered_groups:
+    VERBS |= {group.typer_instance.info.name: group.typer_instance.registered_callback.callback}
+    VERBS |= {
+        f"{group.typer_instance.info.name} {command.name}": command.callback
+        for command in group.typer_instance.registered_commands
+    }
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 COMMAND = re.compile(rf"\bsightline (?:{'|'.join(VERBS)})(?= |$).*")
@@ -86,10 +92,9 @@ def commands(folder: Path) -> list[tuple[str, list[str]]]:
         lines = header.text.replace("\\\n", " ")
         said += [Said(header.page, re.sub(r" {2,}\(.*", "", found)) for found in COMMAND.findall(lines)]
     for verb, function in VERBS.items():
+        lines = (inspect.getdoc(function) or "").splitlines()
         said += [
-            Said(f"sightline {verb} --help", span)
-            for span in SPAN.findall(inspect.getdoc(function) or "")
-            if COMMAND.search(span)
+            Said(f"sightline {verb} --help", line) for line in lines if line.startswith("  ") and COMMAND.search(line)
         ]
     said.sort(key=lambda one: one.page)
     return [

@@ -20,8 +20,8 @@ from typer.testing import CliRunner, Result
 import sightline
 from sightline.cli import errors
 from sightline.cli.app import app
-from sightline.cli.measures import corpus_view
 from sightline.comparison import compare
+from sightline.inspection.corpus import corpus_losses
 from sightline.inspection.samples import sample_batches
 from sightline.inspection.views import Subject, look
 from sightline.models.build import build_model
@@ -226,8 +226,8 @@ def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -
     assert len(trace.about["places"]) == 1
     with pytest.raises(ValueError, match=r"no gap to fill; put \[MASK\]"):
         run.trace("five six")
-    with pytest.raises(ValueError, match="answers only where a text is spoilt"):
-        corpus_view(run, "test")
+    with pytest.raises(ValueError, match="answers only where a text is corrupted"):
+        corpus_losses(run, "test")
 
 
 @pytest.mark.parametrize("kind", NOISES)
@@ -297,7 +297,7 @@ def test_what_is_forbidden_and_stands_around_the_gaps_is_reported(
 
     plain = predicted()
     phrase = phrase.format(filling=plain.stdout.splitlines()[1].split()[2])
-    found = predicted("--forbid-everywhere", phrase)
+    found = predicted(f"decoding.forbid=[{phrase}]")
     assert found.stdout == plain.stdout and not plain.stderr
     said = f"sightline: line 2: the output contains {phrase!r} all the same: {told}\n"
     assert found.stderr == (said if told is not None else "")

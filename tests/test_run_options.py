@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
-from sightline.cli.searching import searched
+from sightline.cli.evaluate import describe_search
 from sightline.comparison.systems import load_runs
 from sightline.progress import silent
 from sightline.recipe import Decoding
@@ -100,7 +100,7 @@ def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPa
             predicted(*more)
     assert [(each.beam, each.mbr is None) for each in seen] == [(4, False), (4, True), (2, True)]
     for how in (["--utility", "bleu"], ["--mbr-weights", "alike"]):
-        with pytest.raises(ValueError, match=f"{how[0]} says how to choose, and --mbr 0 not to; leave it out"):
+        with pytest.raises(ValueError, match=f"{how[0]} is for minimum Bayes risk, which is off"):
             predicted("--mbr", "0", *how)
 
 
@@ -118,24 +118,26 @@ def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], mo
     run_with(monkeypatch, beam=4)
     assert predicted("--coverage-penalty", "0.5")
     assert predicted("--coverage-penalty", "0", *alone)
-    with pytest.raises(ValueError, match="--coverage-penalty ranks the hypotheses of a beam, and here is one; raise"):
+    with pytest.raises(ValueError, match="--coverage-penalty ranks the hypotheses of a beam, and there is one"):
         predicted("--coverage-penalty", "0.5", *alone)
 
 
 def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=4, min_length=0)
-    assert searched(run.options()) == "beam 4"
+    assert describe_search(run.options()) == "beam 4"
     changed = run.options(
         length_penalty=0.6, patience=2.0, coverage_penalty=0.2, no_repeat=3, min_length=2, forbid=["a", "b"]
     )
-    assert searched(changed) == (
+    assert describe_search(changed) == (
         "beam 4, length normalization length 0.6, coverage penalty 0.2, patience 2.0, no 3 tokens twice, "
         "at least 2 tokens, 2 phrases forbidden"
     )
-    assert searched(run.options(stopping="bound")) == "beam 4, stopping bound"
-    assert searched(run.options(beam=1, length_penalty=0.6)) == "beam 1"
-    assert searched(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 token"
-    assert searched(changed.model_copy(update={"replace_unknown": "copy"})).endswith(", unknown words replaced (copy)")
+    assert describe_search(run.options(stopping="bound")) == "beam 4, stopping bound"
+    assert describe_search(run.options(beam=1, length_penalty=0.6)) == "beam 1"
+    assert describe_search(run.options(sample={}, length_penalty=0.6, min_length=1)) == "drawn, at least 1 token"
+    assert describe_search(changed.model_copy(update={"replace_unknown": "copy"})).endswith(
+        ", unknown words replaced (copy)"
+    )
 
 
 def test_a_key_that_decoding_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The one progress display of long work: a bar in a terminal, an occasional line elsewhere, both on standard error."""
+"""The one progress display: a bar in a terminal, an occasional line elsewhere, both on standard error."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 Progress = Callable[[str, int, int], None]  # description, how much is done, how much there is (0: unknown)
 
@@ -18,28 +22,59 @@ def silent(what: str, done: int, total: int) -> None:
 
 @contextmanager
 def shown(*, interval: float = _INTERVAL) -> Iterator[Progress]:
-    """A display for a person: a bar if standard error is a terminal, else a line at most every `interval` seconds."""
+    """Show progress: a bar if standard error is a terminal, else a line at most every `interval` seconds."""
     if not sys.stderr.isatty():
         yield occasional(interval)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    from sightline.terminal import console
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=32), MofNCompleteColumn(), TimeElapsedColumn())
-    to_terminal = sys.stdout.isatty()  # a redirected standard output carries data, which must not pass through the bar
-    with Bar(*columns, console=console(stderr=True), transient=True, redirect_stdout=to_terminal) as bar:
-        task = bar.add_task("starting", total=None)
+    with progress_bar() as bar:
+        task, current = bar.add_task("starting", total=None), ""
 
         def show(what: str, done: int, total: int) -> None:
-            bar.update(task, description=what, completed=done, total=total or None)
+            nonlocal current
+            if what != current:  # another stage has a rate and a remaining time of its own
+                bar.reset(task, description=what, total=total or None)
+                current = what
+            bar.update(task, completed=done, total=total or None)
 
         yield show
 
 
+def progress_bar() -> Bar:
+    """A bar on standard error with count, rate, elapsed and remaining time."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as Bar
+    from rich.text import Text
+
+    from sightline.terminal import console
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "", style="progress.data.speed")
+
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=32),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console(stderr=True),
+        transient=True,
+        # a redirected standard output carries data, which must not pass through the bar
+        redirect_stdout=sys.stdout.isatty(),
+    )
+
+
 def occasional(interval: float = _INTERVAL) -> Progress:
-    """Print a line when `interval` seconds have passed since the last one: `tokenizing: 2,000 of 4,000 in 3 s`."""
+    """Print a line at most every `interval` seconds: `tokenizing: 2,000 of 4,000 in 3 s`."""
     started = printed = time.monotonic()
 
     def show(what: str, done: int, total: int) -> None:

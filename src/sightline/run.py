@@ -36,7 +36,7 @@ from sightline.models.ngram import CountedModel, NgramError, NgramModel
 from sightline.models.seq2seq import parameter_count
 from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
-from sightline.recipe import Decoding, MetricName, Recipe, Risk
+from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.recipe import carries, check_replacing, without_adapters
 from sightline.run_folder import (
     RunError,
@@ -270,19 +270,11 @@ class Run:
         if wrong := [key for key in changes if key not in Decoding.model_fields]:
             raise TypeError(f"decoding has no {wrong[0]!r}; the keys are {', '.join(Decoding.model_fields)}")
         given = {key: value for key, value in changes.items() if value is not None}
-        if "beam" in given and "sample" not in given:
-            given["sample"] = None
-            if own.sample is not None:
-                given.setdefault("mbr", 0)
         risk = given.get("mbr")
         if isinstance(risk, int):
             kept = {} if own.mbr is None else own.mbr.model_dump()
             given["mbr"] = {**kept, "candidates": risk} if risk else None
-        several = [given["nbest"]] if "nbest" in given else []
-        several += [Risk.model_validate(given["mbr"]).candidates] if given.get("mbr") is not None else []
-        if several and "beam" not in given and "sample" not in given:
-            given["beam"] = max(*several, own.beam)
-        options = Decoding.model_validate({**own.model_dump(), "nbest": 1, **given})
+        options = Decoding.model_validate(own.changed(given))
         check_replacing([each.recipe for each in self.members or (self,)], options)
         return options
 

@@ -338,7 +338,7 @@ def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: P
     ("options", "message"),
     [
         (["--seed", "7"], "--seed says how to draw, and nothing is drawn; add --sample"),
-        (["--sample", "--beam", "4"], "--beam 4 searches, and --sample draws"),
+        (["--sample", "--beam", "4"], "--beam searches, and --sample draws"),
         (["--tag", "a\tb"], "must be a word or more"),
         (["--max-ratio", "1"], "max_ratio"),
     ],

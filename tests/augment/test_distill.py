@@ -22,7 +22,7 @@ from sightline.augment import corpus
 from sightline.augment.backtranslation import Limits, sentence_scorer
 from sightline.augment.distillation import FILE, Distilling, distill, student_recipe
 from sightline.cli.app import app
-from sightline.cli.searching import load_together
+from sightline.cli.options import load_runs
 from sightline.data.locate import MovedFolder, is_reverse_direction
 from sightline.recipe.loading import load_recipe
 from sightline.run import Run
@@ -132,14 +132,14 @@ def test_the_teacher_is_gone_when_the_student_learns(
     left: list[Any] = []
 
     def load(*arguments: Any) -> Run:
-        teachers.append(weakref.ref((run := load_together(*arguments)).model))
+        teachers.append(weakref.ref((run := load_runs(*arguments)).model))
         return run
 
     def learn(*arguments: Any, **options: Any) -> None:
         gc.collect()
         left.append(teachers[0]())
 
-    monkeypatch.setattr("sightline.cli.augment.load_together", load)
+    monkeypatch.setattr("sightline.cli.augment.load_runs", load)
     monkeypatch.setattr("sightline.cli.train.run_training", learn)
     command = ["distill", str(translator), str(recipe_with(2)), "--out", str(tmp_path / "run"), "--beam", "1"]
     done = CliRunner().invoke(app, command)
@@ -189,7 +189,7 @@ def test_interrupted_while_training_it_goes_on_there_too(
         patch.setattr(PlainDisplay, "step", stop)
         stopped = CliRunner().invoke(app, [*arguments, str(tmp_path / "run")])
     assert stopped.exit_code == 130
-    assert "go on with the same command and --resume" in stopped.stderr
+    assert "continue with the same command and --resume" in stopped.stderr
     assert isinstance(CliRunner().invoke(app, [*arguments, str(tmp_path / "run")]).exception, RunError)
     resumed = CliRunner().invoke(app, [*arguments, str(tmp_path / "run"), "--resume"])
     assert resumed.exit_code == 0, resumed.output

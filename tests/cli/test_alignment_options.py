@@ -94,11 +94,11 @@ def test_targets_are_for_translators(tmp_path: Path) -> None:
     assert "--target is for task: seq2seq" in told
 
 
-def test_evaluate_scores_the_attention_by_gold_links(tmp_path: Path) -> None:
+def test_attention_is_scored_by_gold_links(tmp_path: Path) -> None:
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
-    files = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"]]
+    files = ["--source", paths["de"], "--target", paths["en"], "--gold", paths["gold"]]
     out, scores, run = tmp_path / "links", tmp_path / "scores.json", untrained("transformer")
-    printed = command("evaluate", "transformer", *files, "--outputs", out, "--json", scores)
+    printed = command("align", "transformer", *files, "--out", out, "--json", scores)
     assert [line for line in printed.splitlines() if line.startswith("wrote")] == [f"wrote {out}", f"wrote {scores}"]
     words = [[line.split() for line in side] for side in TOKENIZED]
     naturally = [[" ".join(each).replace(" .", ".") for each in side] for side in words]
@@ -108,25 +108,25 @@ def test_evaluate_scores_the_attention_by_gold_links(tmp_path: Path) -> None:
         assert f"  {measured.name} {measured.value:.3f} [" in printed
     assert [score["value"] for score in json.loads(scores.read_text())[0]["scores"]] == [m.value for m in expected]
     assert out.read_text().splitlines() == [each.pharaoh() for each in found]
-    together = command("evaluate", "transformer", *files, "--with", "recurrent")
+    together = command("align", "transformer", *files, "--with", "recurrent")
     assert together.startswith("gold: 2 sentences, word alignments by attention, ensemble of 2 runs\n")
 
 
 def test_links_may_stand_target_source(tmp_path: Path) -> None:
     turned = [" ".join("-".join(link.split("-")[::-1]) for link in line.split()) for line in GOLD]
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD, turned=turned)
-    files = ["--source", paths["de"], "--reference", paths["en"], "--alignments"]
-    plain = command("evaluate", "transformer", *files, paths["gold"])
-    swapped = command("evaluate", "transformer", *files, paths["turned"], "--swap-alignments")
+    files = ["--source", paths["de"], "--target", paths["en"], "--gold"]
+    plain = command("align", "transformer", *files, paths["gold"])
+    swapped = command("align", "transformer", *files, paths["turned"], "--swap")
     assert plain.splitlines()[1:] == swapped.splitlines()[1:]
 
 
 def test_a_run_for_the_other_direction_symmetrizes(tmp_path: Path) -> None:
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
-    files = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"]]
+    files = ["--source", paths["de"], "--target", paths["en"], "--gold", paths["gold"]]
     out = tmp_path / "links"
-    more = ["--reverse", "recurrent-turned", "--symmetrize", "intersection", "--outputs", out]
-    assert "intersection with" in command("evaluate", "transformer", *files, *more)
+    more = ["--reverse", "recurrent-turned", "--symmetrize", "intersection", "--out", out]
+    assert "intersection with" in command("align", "transformer", *files, *more)
     words = [[line.split() for line in side] for side in TOKENIZED]
     texts = [[" ".join(each).replace(" .", ".") for each in side] for side in words]
     one = align_pairs(untrained("transformer"), texts[0], texts[1], source_words=words[0], target_words=words[1])
@@ -134,7 +134,7 @@ def test_a_run_for_the_other_direction_symmetrizes(tmp_path: Path) -> None:
     for line, forward, back in zip(out.read_text().splitlines(), one, other, strict=True):
         both = intersection(forward.links, frozenset((j, i) for i, j in back.links))
         assert line == " ".join(f"{i}-{j}" for i, j in sorted(both))
-    assert "none of intersection, union" in command("evaluate", "transformer", *files, "--symmetrize", "x", code=1)
+    assert "none of intersection, union" in command("align", "transformer", *files, "--symmetrize", "x", code=1)
 
 
 @pytest.mark.parametrize(
@@ -144,16 +144,10 @@ def test_a_run_for_the_other_direction_symmetrizes(tmp_path: Path) -> None:
         (["--reverse", "recurrent"], "--reverse recurrent learned the same direction as untrained/transformer"),
     ],
 )
-@pytest.mark.parametrize(
-    ("verb", "texts"), [("evaluate", ("--source", "--reference")), ("align", ("--source", "--target"))]
-)
-def test_one_direction_is_not_two(
-    verb: str, texts: tuple[str, str], given: list[str], told: str, tmp_path: Path
-) -> None:
-    paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
-    gold = ["--alignments", paths["gold"]] if verb == "evaluate" else []
-    files = [texts[0], paths["de"], texts[1], paths["en"], *gold]
-    assert command(verb, "transformer", *files, *given, code=1).startswith(told)
+def test_one_direction_is_not_two(given: list[str], told: str, tmp_path: Path) -> None:
+    paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1])
+    files = ["--source", paths["de"], "--target", paths["en"]]
+    assert command("align", "transformer", *files, *given, code=1).startswith(told)
 
 
 def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
@@ -167,11 +161,15 @@ def test_recasing_shows_the_model_words_as_its_training_text_writes_them(
         lambda run, one, other, *rest, **more: shown.extend([*one, *other]) or whole(run, one, other, *rest, **more),
     )
     paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
-    files = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"], "--recase"]
-    command("evaluate", "transformer", *files)
+    files = ["--source", paths["de"], "--target", paths["en"], "--gold", paths["gold"], "--recase"]
+    command("align", "transformer", *files)
     assert shown == ["Ein Hund bellt laut.", "Die Kinder lachen", "A dog barks loudly.", "The children laugh"]
     assert learn_casing(pair[0] for pair in PAIRS)["hund"] == "Hund"
 
 
-def test_gold_links_need_both_files() -> None:
-    assert "--source and --reference" in command("evaluate", "transformer", "--alignments", "x", code=1)
+def test_evaluate_with_alignments_is_align_with_gold(tmp_path: Path) -> None:
+    paths = written(tmp_path, de=TOKENIZED[0], en=TOKENIZED[1], gold=GOLD)
+    old = ["--source", paths["de"], "--reference", paths["en"], "--alignments", paths["gold"], "--shift"]
+    new = ["--source", paths["de"], "--target", paths["en"], "--gold", paths["gold"], "--shift"]
+    note = "sightline: evaluate --alignments is deprecated; write sightline align --gold\n"
+    assert command("evaluate", "transformer", *old).replace(note, "") == command("align", "transformer", *new)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from sightline.cli import demo
-from sightline.cli.app import app
+from sightline.cli.app import PANELS, app
 from sightline.registry import version
 from sightline.training.world import Interrupted
 
@@ -20,23 +23,32 @@ def test_the_version_is_printed() -> None:
     assert (result.exit_code, result.stdout.strip()) == (0, version())
 
 
-def test_help_names_every_verb() -> None:
-    result = CliRunner().invoke(app, ["--help"])
+def test_help_groups_every_command() -> None:
+    result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"})
     assert result.exit_code == 0
-    verbs = (
-        "train",
-        "predict",
-        "evaluate",
-        "compare",
-        "sweep",
-        "distill",
-        "backtranslate",
-        "recipes",
-        "schema",
-        "doctor",
-    )
-    for verb in (*verbs, "demo"):
-        assert f" {verb} " in result.stdout
+    places = [result.stdout.index(f" {panel} ") for panel in PANELS]
+    assert places == sorted(places)
+    for command in app.registered_commands:
+        assert (f" {command.name} " in result.stdout) != command.hidden
+
+
+def commands(group: Any = None, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command with its sub-commands."""
+    group = typer.main.get_command(app) if group is None else group
+    for name, command in group.commands.items():
+        yield (*names, name)
+        yield from commands(command, (*names, name)) if hasattr(command, "commands") else ()
+
+
+@pytest.mark.parametrize("words", [(), *commands()], ids=" ".join)
+def test_help_fits_on_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100"})
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert len(lines) <= (40 if words else 48) and max(map(len, lines)) <= 110
+    if words and words not in (("doctor",), ("demo",)):
+        assert any(line.strip().startswith("Examples:") for line in lines)
+        assert any(line.startswith("    ") and "sightline " in line for line in lines)
 
 
 def test_help_answers_without_torch() -> None:

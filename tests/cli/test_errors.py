@@ -48,7 +48,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
         (AttributeError("'Tagger' object has no attribute 'align'"), 70, INTERNAL),
         (RecursionError("maximum recursion depth exceeded"), 70, INTERNAL),
         (KeyError("width"), 70, "internal error: KeyError: 'width'"),
-        (AssertionError(), 70, "internal error: AssertionError (cli/searching.py"),
+        (AssertionError(), 70, "internal error: AssertionError (cli/options.py"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

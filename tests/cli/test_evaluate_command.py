@@ -240,7 +240,7 @@ def test_what_makes_no_sense_for_a_task_is_refused(tasks: Runs, name: str, argum
 
 def test_an_evaluation_names_the_search_by_which_validations_chose_the_checkpoint() -> None:
     recipe = untrained("transformer").recipe
-    stopping = recipe.training.stopping.model_copy(update={"on": "metric"})
+    stopping = recipe.training.stopping.model_copy(update={"monitor": "metric"})
     chosen = recipe.model_copy(update={"training": recipe.training.model_copy(update={"stopping": stopping})})
     note = _other_search(chosen, Decoding(beam=5))
     assert note is not None and note.startswith(

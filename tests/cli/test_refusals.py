@@ -47,10 +47,7 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
         ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
         ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
         ("lm-gru", ["--lowercase"], "--lowercase: a model of text is measured by the text itself"),
-        ("tag-gru", ["--shift"], "--shift says how word alignments are scored; add --alignments FILE"),
-        ("tag-gru", ["--reverse", "nowhere"], "--reverse says how word alignments are scored"),
-        ("tag-gru", ["--symmetrize", "union"], "--symmetrize says how word alignments are scored"),
-        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs is of several models, and there is one"),
+        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs needs several models, and there is one"),
         ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),
         ("tag-gru", ["--outputs", "nowhere/out.txt"], "nowhere/out.txt cannot be written: there is no folder"),
     ],
@@ -60,20 +57,19 @@ def test_evaluate_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arg
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["--on", "test"],
-        ["--metrics", "bleu"],
-        ["--lowercase"],
-        ["--confusion", "c.png"],
-        ["--beam", "3"],
-        ["--mbr", "4"],
+        (["--source", "a", "--target", "b", "--swap"], "--swap is for scores; add --gold FILE"),
+        (["--source", "a", "--target", "b", "--recase"], "--recase is for scores"),
+        (["--source", "a", "--target", "b", "--json", "s.json"], "--json is for scores"),
+        (["--training", "--gold", "c"], "--gold links the words of two files"),
+        (["--gold", "c"], "say which pairs: --source FILE and --target FILE"),
     ],
 )
-def test_what_is_about_outputs_has_no_place_where_attention_is_scored(translator: str, arguments: list[str]) -> None:
-    files = ["--source", "a", "--reference", "b", "--alignments", "c"]
-    said = f"{arguments[0]} is about outputs, and --alignments scores the attention"
-    assert said in refusal("evaluate", translator, *files, *arguments)
+def test_align_refuses_options_without_the_ones_they_belong_to(
+    translator: str, arguments: list[str], said: str
+) -> None:
+    assert said in refusal("align", translator, *arguments)
 
 
 def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
@@ -89,9 +85,9 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("lm-gru", ["--diversity", "0.3"], "there is one group; add --groups N"),
+        ("lm-gru", ["--diversity", "0.3"], "there is one group; add decoding.groups=N"),
         ("lm-gru", ["--ensemble-mean", "logs"], "add --with RUN"),
-        ("lm-gru", ["--sample", "--beam", "3"], "--beam 3 searches, and --sample draws; leave one of them out"),
+        ("lm-gru", ["--sample", "--beam", "3"], "--beam searches, and --sample draws; leave one of them out"),
         ("lm-gru", ["--prompt", "the", "--prefixes", "x"], "--prompt is the beginning itself"),
         ("tag-gru", ["--format", "conllu", "--prefixes", "x"], "labels have no beginnings to force"),
         ("tag-gru", ["--column", "upos"], "this one is plain text; leave it out, or say what the file is with"),
@@ -107,7 +103,7 @@ def test_predict_refuses_what_it_would_leave_undone(tasks: Runs, name: str, argu
         ["--beam", "2"],
         ["--sample"],
         ["--nbest", "2"],
-        ["--groups", "2"],
+        ["--groups", "3"],
         ["--prefixes", "x"],
         ["--require", "x"],
         ["--forbid", "x"],
@@ -116,7 +112,7 @@ def test_predict_refuses_what_it_would_leave_undone(tasks: Runs, name: str, argu
 )
 def test_outputs_that_are_told_are_not_searched_for(translator: str, arguments: list[str]) -> None:
     said = refusal("predict", translator, "--target", "t.txt", *arguments)
-    assert said == f"{arguments[0]} says how outputs are found, and --target tells them; leave one of them out"
+    assert said == f"{arguments[0]} says how outputs are found, and --target gives them; leave one of them out"
 
 
 @pytest.mark.parametrize("option", ["--prefixes", "--target", "--require", "--forbid"])

@@ -49,7 +49,7 @@ def test_a_run_with_a_copy_of_itself_is_the_run(tasks: Runs, tmp_path: Path) -> 
     copies = [Path(shutil.copytree(tasks[name], tmp_path / name)) for name in ("lm-gru", "classify-mean", "tag-gru")]
     lm, labels, tags = (tasks[copy.name] for copy in copies)
     lm_too, labels_too, tags_too = (("--with", str(copy)) for copy in copies)
-    short = ("--beam", "3", "--max-length", "12")
+    short = ("--beam", "3", "decoding.max_length=12")
     assert call("predict", lm, *short, *lm_too) == call("predict", lm, *short)
     for run, too in ((lm, lm_too), (labels, labels_too)):
         (head, *scores), (alone, *own) = (call("evaluate", run, *more)[0] for more in (too, ()))
@@ -61,10 +61,10 @@ def test_a_run_that_is_named_twice_is_refused(tasks: Runs, tmp_path: Path) -> No
     lm, other, link = tasks["lm-gru"], tasks["lm-transformer"], tmp_path / "link"
     link.symlink_to(lm)
     told = refused("predict", lm, "--with", str(lm))
-    assert f"--with {lm}: that run is in the ensemble already" in told and "name each run once" in told
-    assert f"--with {link}, which is {lm}: that run is in" in refused("predict", lm, "--with", str(link))
+    assert f"--with {lm}: this run is in the ensemble already" in told and "name each run once" in told
+    assert f"--with {link}, which is {lm}: this run is in" in refused("predict", lm, "--with", str(link))
     twice = refused("evaluate", lm, "--with", str(other), "--with", str(other))
-    assert f"--with {other}: that run is in the ensemble already" in twice
+    assert f"--with {other}: this run is in the ensemble already" in twice
 
 
 def test_language_models_of_two_kinds_are_measured_by_the_mean_of_their_probabilities(tasks: Runs) -> None:
@@ -102,22 +102,27 @@ def test_a_run_of_the_other_direction_is_refused(tasks: Runs, tmp_path: Path) ->
 
 
 def test_the_output_of_least_risk_is_one_of_those_drawn(tasks: Runs) -> None:
-    drawn = ("--sample", "--seed", "5", "--max-length", "8")
-    (first, _), _ = call("predict", tasks["lm-gru"], *drawn, "--mbr", "6", "--utility", "bleu")
+    drawn = ("--sample", "--seed", "5", "decoding.max_length=8")
+    risk = (*drawn, "decoding.mbr={candidates: 6, utility: bleu}")
+    (first, _), _ = call("predict", tasks["lm-gru"], *risk)
     (several, _), _ = call("predict", tasks["lm-gru"], *drawn, "--nbest", "6")
     assert first in several.split("\t")[1::2]
-    (ranked, _), _ = call("predict", tasks["lm-gru"], *drawn, "--mbr", "6", "--utility", "bleu", "--nbest", "3")
+    (ranked, _), _ = call(
+        "predict", tasks["lm-gru"], *drawn, "decoding.mbr.candidates=6", "decoding.mbr.utility=bleu", "--nbest", "3"
+    )
     assert ranked.split("\t")[1] == first
-    (searched, _), _ = call("predict", tasks["lm-gru"], "--mbr", "4", "--max-length", "8")  # a beam of four
-    (best, _), _ = call("predict", tasks["lm-gru"], "--beam", "4", "--nbest", "4", "--max-length", "8")
+    (searched, _), _ = call(
+        "predict", tasks["lm-gru"], "decoding.mbr.candidates=4", "decoding.max_length=8"
+    )  # a beam of four
+    (best, _), _ = call("predict", tasks["lm-gru"], "--beam", "4", "--nbest", "4", "decoding.max_length=8")
     assert searched in best.split("\t")[1::2]
 
 
 def test_words_are_forbidden_everywhere_or_line_by_line(tasks: Runs, tmp_path: Path) -> None:
-    short = ("--beam", "3", "--max-length", "25")
+    short = ("--beam", "3", "decoding.max_length=25")
     plain, _ = call("predict", tasks["lm-gru"], *short)
     word = re.findall(r"\w+", plain[0].replace("\\n", "\n"))[2]
-    found, _ = call("predict", tasks["lm-gru"], *short, "--forbid-everywhere", word)
+    found, _ = call("predict", tasks["lm-gru"], *short, f"decoding.forbid=[{word}]")
     assert not re.search(rf"\b{word}\b", found[0].replace("\\n", "\n")[len("ANNA: the") :])
     (tmp_path / "not.txt").write_text(f"\n{word}\tzebra\n")
     lines, _ = call("predict", tasks["lm-gru"], *short, "--forbid", str(tmp_path / "not.txt"))
@@ -130,15 +135,15 @@ def test_words_are_forbidden_everywhere_or_line_by_line(tasks: Runs, tmp_path: P
 
 def test_words_are_required_line_by_line(tasks: Runs, tmp_path: Path) -> None:
     (tmp_path / "must.txt").write_text("hears\told cat\n\n")
-    plain, _ = call("predict", tasks["lm-gru"], "--beam", "4", "--max-length", "40")
+    plain, _ = call("predict", tasks["lm-gru"], "--beam", "4", "decoding.max_length=40")
     found, told = call(
-        "predict", tasks["lm-gru"], "--beam", "4", "--max-length", "40", "--require", str(tmp_path / "must.txt")
+        "predict", tasks["lm-gru"], "--beam", "4", "decoding.max_length=40", "--require", str(tmp_path / "must.txt")
     )
     assert re.search(r"\bhears\b", found[0]) and re.search(r"\bold cat\b", found[0]) and not told
     assert found[1] == plain[1]
     (tmp_path / "must.txt").write_text("\nthe old cat sees the dog\n")
     _, told = call(
-        "predict", tasks["lm-gru"], "--beam", "2", "--max-length", "9", "--require", str(tmp_path / "must.txt")
+        "predict", tasks["lm-gru"], "--beam", "2", "decoding.max_length=9", "--require", str(tmp_path / "must.txt")
     )
     assert told.startswith("sightline: line 2: no output can contain 'the old cat sees the dog'")
 
@@ -149,21 +154,21 @@ def test_phrases_can_be_given_in_python(tasks: Runs) -> None:
     assert re.search(r"\bcat\b", found[0].text)
 
 
-def test_what_several_groups_say_is_told_once_and_help_says_so(tasks: Runs) -> None:
-    alike = ("--beam", "4", "--groups", "2", "--diversity", "0", "--nbest", "4", "--max-length", "9")
+def test_duplicates_of_several_groups_are_printed_once(tasks: Runs) -> None:
+    alike = ("--beam", "4", "decoding.groups=2", "decoding.diversity=0", "--nbest", "4", "decoding.max_length=9")
     (found, _), _ = call("predict", tasks["lm-gru"], *alike)
     texts = found.split("\t")[1::2]
     assert len(texts) == len(set(texts)) == 2
-    shown = CliRunner().invoke(app, ["predict", "--help"]).stdout
-    assert "told once, so --nbest may give fewer" in " ".join(shown.replace("│", " ").split())
 
 
 def test_rules_of_length_and_repetition_are_options(tasks: Runs) -> None:
-    found, _ = call("predict", tasks["lm-gru"], "--beam", "2", "--max-length", "30", "--no-repeat", "3")
+    found, _ = call("predict", tasks["lm-gru"], "--beam", "2", "decoding.max_length=30", "decoding.no_repeat=3")
     new = found[0]
     grams = [new[at : at + 3] for at in range(len(new) - 2)]
     assert len(set(grams)) == len(grams)
-    found, _ = call("predict", tasks["lm-gru"], "--beam", "4", "--groups", "2", "--nbest", "4", "--max-length", "9")
+    found, _ = call(
+        "predict", tasks["lm-gru"], "--beam", "4", "decoding.groups=2", "--nbest", "4", "decoding.max_length=9"
+    )
     assert len(set(found[0].split("\t")[1::2])) > 1
 
 
@@ -232,24 +237,30 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "arguments", "message"),
     [
-        ("lm-gru", ["--beam", "4", "--groups", "3"], "do not divide beam"),
-        ("lm-gru", ["--beam", "1", "--mbr", "8"], "beam 1 finds one"),
-        ("lm-gru", ["--mbr", "1"], "--mbr 1: of one output there is nothing to choose; take 2 or more, or 0"),
-        ("lm-gru", ["--mbr", "0", "--utility", "bleu"], "--utility says how to choose, and --mbr 0 not to"),
+        ("lm-gru", ["--beam", "4", "decoding.groups=3"], "do not divide beam"),
+        ("lm-gru", ["--beam", "1", "decoding.mbr.candidates=8"], "beam 1 finds one"),
+        ("lm-gru", ["decoding.mbr.candidates=1"], "decoding.mbr.candidates: expected greater than or equal to 2"),
         (
             "lm-gru",
-            ["--utility", "bleu"],
-            "--utility says how to choose among many outputs, and there is one; add --mbr",
+            ["decoding.mbr=null", "decoding.mbr.utility=bleu"],
+            "decoding.mbr.utility=bleu is for minimum Bayes risk, which is off",
         ),
-        ("lm-gru", ["--mbr-weights", "alike"], "--mbr-weights says how to choose"),
+        ("lm-gru", ["decoding.mbr.utility=bleu"], "which is off; add decoding.mbr.candidates=N"),
+        ("lm-gru", ["decoding.mbr.weights=alike"], "decoding.mbr.weights=alike is for minimum Bayes risk"),
         (
             "lm-gru",
-            ["--sample", "--mbr", "4", "--mbr-weights", "probability"],
+            ["--sample", "decoding.mbr.candidates=4", "decoding.mbr.weights=probability"],
             "mbr.weights: probability is for a beam",
         ),
-        ("classify-mean", ["--no-repeat", "2"], "--no-repeat is for models that write"),
+        ("classify-mean", ["decoding.no_repeat=2"], "decoding.no_repeat=2 is for models that write"),
         ("tag-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere is for models that write"),
         ("lm-gru", ["--prompt", "A", "--forbid", "x"], "--forbid has phrases for each line"),
+        ("lm-gru", ["decoding.beem=3"], "override 'decoding.beem=3': unknown key decoding.beem; did you mean beam"),
+        ("lm-gru", ["decoding.beam=x"], "override 'decoding.beam=x': decoding.beam: expected an integer, got 'x'"),
+        ("lm-gru", ["training.lr=1"], "override 'training.lr=1': training.lr is fixed once a run is trained"),
+        ("lm-gru", ["a.txt", "decoding.beam=2", "b.txt"], "unexpected argument 'b.txt': give one file"),
+        ("lm-gru", ["--sample", "decoding.beam=3"], "decoding.beam=3 searches, and --sample draws"),
+        ("lm-gru", ["decoding.diversity=0.3"], "keeps groups of a beam apart, and there is one group"),
     ],
 )
 def test_what_cannot_be_is_refused(tasks: Runs, name: str, arguments: list[str], message: str) -> None:
@@ -267,3 +278,10 @@ def test_how_far_an_evaluation_is_can_be_heard() -> None:
         told.clear()
         run.evaluate(test, options, progress=lambda *each: told.append(each))
         assert told[-3:] == [("decoding pairs", 3, 3), ("scoring pairs by bleu", 0, 2), ("scoring pairs by chrf", 1, 2)]
+
+
+def test_a_replaced_flag_is_an_override_and_says_so(tasks: Runs) -> None:
+    old, note = call("predict", tasks["lm-gru"], "--max-length=9", "--beam", "2")
+    new, nothing = call("predict", tasks["lm-gru"], "decoding.max_length=9", "decoding.beam=2")
+    assert old == new and not nothing
+    assert note == "sightline: --max-length is deprecated; write decoding.max_length=9\n"

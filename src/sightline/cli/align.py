@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.lines import MOST, InputLength
-from sightline.cli.options import Device
-from sightline.cli.searching import check_apart
+from sightline.cli.options import Device, With, check_files, load_runs, refuse
+from sightline.progress import shown
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -30,58 +30,86 @@ _WINDOW = 2_048  # pairs aligned together
 
 
 def align(
-    run: Annotated[Path, typer.Argument(help="A run folder: a translator with attention.")],
-    source: Annotated[Path | None, typer.Option(help="Source texts, one a line.")] = None,
-    target: Annotated[Path | None, typer.Option(help="Their translations, line by line.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a translator with attention.")],
+    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source texts, one per line.")] = None,
+    target: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations, line by line.")] = None,
     training: Annotated[
-        bool,
-        typer.Option("--training", help="Instead: the run's own training pairs, for training.guided_alignment."),
+        bool, typer.Option("--training", help="Align the run's training pairs, for training.guided_alignment.")
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Where to write the links; by default standard output.")] = None,
+    gold: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Manual links (0-0 1-2): print AER, precision and recall.")
+    ] = None,
+    swap: Annotated[bool, typer.Option("--swap", help="Links of --gold are target-source.")] = False,
+    recase: Annotated[
+        bool, typer.Option("--recase", help="With --gold: restore the case of lowercased text, as in training.")
+    ] = False,
     layer: Annotated[
-        int | None, typer.Option(help="Layer of the decoder to read, from 0; by default the last but one.")
+        int | None, typer.Option(metavar="N", help="Decoder layer, from 0; default: the last but one.")
     ] = None,
     head: Annotated[
-        int | None, typer.Option(help="Head of that layer, from 0; by default the guided one, or the mean of all.")
+        int | None, typer.Option(metavar="N", help="Head of the layer, from 0; default: the guided one, or the mean.")
+    ] = None,
+    heads: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Heads or layers by name: decoder.2.cross.1,decoder.3.cross.")
     ] = None,
     shift: Annotated[
-        bool, typer.Option("--shift", help="Align each word where it is read, a step after it is written.")
+        bool, typer.Option("--shift", help="Align each word at the step after it is written, where it is read.")
     ] = False,
     reverse: Annotated[
-        Path | None, typer.Option(help="A run for the other direction, to symmetrize with (read in the same way).")
+        Path | None, typer.Option(metavar="RUN", help="A run of the other direction, to symmetrize with.")
     ] = None,
-    symmetrize: Symmetrize = None,
+    symmetrize: Annotated[
+        str | None, typer.Option(metavar="HOW", help="intersection, union or grow-diag-final-and (default).")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write links there; default: standard output.")
+    ] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the scores there.")] = None,
+    others: With = None,
     device: Device = "auto",
 ) -> None:
-    """Link the words of given translations by a model's attention, in Pharaoh format: `0-0 1-2`, a line for each pair.
+    """Link the words of translations by attention (0-0 1-2).
 
-    Words are what stands between spaces. The target is given, so nothing is searched for.
+    One line per pair, in Pharaoh format. Words are separated by spaces. Nothing is decoded. Files beside --gold are
+    tokenized; the model reads them detokenized, and its pieces are matched to the tokens letter by letter.
 
     Examples:
-
-    - `sightline align runs/de-en --source test.de --target test.en --shift > links.txt`
-    - `sightline align runs/de-en --source test.de --target test.en --layer 3 --head 1 --reverse runs/en-de`
-    - `sightline align runs/de-en --training --shift --reverse runs/en-de --out guide.txt`
+      sightline align runs/de-en --source test.de --target test.en --shift > links.txt
+      sightline align runs/de-en --source test.de --target test.en --layer 3 --head 1 --reverse runs/en-de
+      sightline align runs/de-en --source wa.de --target wa.en --gold de-en.wa --shift --recase
+      sightline align runs/de-en --training --shift --reverse runs/en-de -o guide.txt
     """
+    from sightline.files import check_writable
     from sightline.inspection.alignment import HeadSelection, head_at
-    from sightline.run import Run
 
     if training == (source is not None or target is not None) or (source is None) != (target is None):
         raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
-    check_apart({"--out": out}, {"--source": source, "--target": target})
+    if training and gold is not None:
+        raise ValueError("--gold links the words of two files: give them as --source and --target, not --training")
+    if gold is None:
+        refuse({"--swap": swap, "--recase": recase, "--json": json_file}, "is for scores; add --gold FILE")
+    for path in filter(None, (out, json_file)):
+        check_writable(path)
+    check_files({"--out": out, "--json": json_file}, {"--source": source, "--target": target, "--gold": gold})
     way = symmetry(symmetrize, reverse)
-    loaded = Run.load(run, device=device)
+    loaded = load_runs(run, others, "probabilities", device, "float32")
     other = load_reverse(reverse, loaded)
 
     def how(each: Run) -> HeadSelection:
+        if heads is not None:
+            return looking(heads, shift)
         named = layer is not None or head is not None
         return HeadSelection((head_at(each.model, layer, head),) if named else (), shift)
 
     directions = Directions(loaded, how(loaded), way, other, how(other or loaded))
+    if gold is not None and source is not None and target is not None:
+        report_alignments(GoldFiles(source, target, gold, swap, recase), directions, outputs=out, json_file=json_file)
+        return
     pairs = _training_pairs(loaded) if training else _pairs(source, target)
-    with _writing(out) as write:
-        for line in _aligned(pairs, directions, InputLength.of(loaded, None)):
+    with _writing(out) as write, shown(interval=10.0) as progress:
+        for done, line in enumerate(_aligned(pairs, directions, InputLength.of(loaded, None)), 1):
             write(line)
+            progress("aligning, pairs", done, 0)
 
 
 def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: InputLength) -> Iterator[str]:
@@ -93,7 +121,6 @@ def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: In
         limit.check([source for source, _ in window], "the sources", done)
         yield from map(pharaoh, directions.links([pair[0] for pair in window], [pair[1] for pair in window]))
         done += len(window)
-        print(f"aligned {plural(done, 'pair')}", file=sys.stderr, flush=True)
 
 
 def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
@@ -139,12 +166,6 @@ def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
-Symmetrize = Annotated[
-    str | None,
-    typer.Option(
-        help="With --reverse: intersection, union or grow-diag-final-and.", show_default="grow-diag-final-and"
-    ),
-]
 FORMATS = ("json", "pharaoh")
 _CASING_LINES = 200_000  # of the training text, enough to learn how words are written
 
@@ -153,9 +174,11 @@ _CASING_LINES = 200_000  # of the training text, enough to learn how words are w
 
 
 def check_alignments(path: Path | None, form: str | None, heads: str | None, shift: bool) -> None:
-    """Refuse what would be left undone in silence."""
+    """Refuse options without the ones they belong to."""
     if form is not None and form not in FORMATS:
         raise ValueError(f"--alignment-format {form} is none of {', '.join(FORMATS)}")
+    if path is not None and path.suffix == ".pharaoh":
+        form = form or "pharaoh"
     if form is not None and path is None:
         raise ValueError(f"--alignment-format {form} says how, not where; add --alignments FILE")
     if form != "pharaoh" and (heads is not None or shift):
@@ -192,10 +215,11 @@ def alignment_file(
     if path is None:
         return None
     check_writable(path)
+    form = form or ("pharaoh" if path.suffix == ".pharaoh" else "json")
     how = looking(heads, shift)
     if form == "pharaoh":
         chosen_heads(run.model, how.heads)
-    return AlignmentFile(path, form or "json", how)
+    return AlignmentFile(path, form, how)
 
 
 def looking(heads: str | None, shift: bool) -> HeadSelection:

@@ -1,89 +1,75 @@
-"""Which verbs there are."""
+"""The command line: every command, grouped as `sightline --help` shows them."""
 
 from __future__ import annotations
 
-import functools
+import sys
 from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from sightline.cli import data
+from sightline.cli import data, recipes, runs
 from sightline.cli.align import align
 from sightline.cli.augment import backtranslate, distill
+from sightline.cli.commands import SETTINGS, add
 from sightline.cli.compare import baseline, compare
 from sightline.cli.demo import demo
 from sightline.cli.doctor import doctor
 from sightline.cli.embed import embed
 from sightline.cli.evaluate import evaluate
 from sightline.cli.inspect import inspect
-from sightline.cli.options import check_numbers
 from sightline.cli.predict import predict
-from sightline.cli.recipes import recipes, schema
-from sightline.cli.runs import average, merge, seal
 from sightline.cli.sweep import sweep
 from sightline.cli.train import train
-from sightline.terminal import printable_output
+
+PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
+    "Train": (train, sweep, distill, backtranslate),
+    "Use": (predict, evaluate, embed, align),
+    "Look inside": (inspect,),
+    "Compare": (compare, baseline),
+    "Data and recipes": (data.app, recipes.app, runs.app),
+    "Setup": (doctor, demo),
+}
+_ALIGN = {"--alignments": "--gold", "--reference": "--target", "--outputs": "--out"}
+_ALIGN |= {"--alignment-heads": "--heads", "--swap-alignments": "--swap"}
+
+
+class InPanels(TyperGroup):
+    """All commands, in the order of `PANELS`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read `evaluate … --alignments LINKS` of earlier versions as `align … --gold LINKS`."""
+        if args[:1] == ["evaluate"] and "--alignments" in args:
+            print("sightline: evaluate --alignments is deprecated; write sightline align --gold", file=sys.stderr)
+            args = ["align", *(_ALIGN.get(word, word) for word in args[1:])]
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names in this order, and then hidden ones."""
+        every = [each for commands in PANELS.values() for each in commands]
+        ordered = [str(each.info.name) if isinstance(each, typer.Typer) else each.__name__ for each in every]
+        return ordered + [name for name in self.commands if name not in ordered]
+
 
 app = typer.Typer(
     name="sightline",
-    help="Sequence-to-sequence models you can train, compare and see into.",
+    cls=InPanels,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    context_settings=SETTINGS,
     epilog="Exit codes: 0 success, 1 failure or bad input, 2 usage, 70 internal error (a bug), 130 interrupted.",
 )
-
-
-def _command(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb as a command of the app: what it prints for people has no control characters; `predict` prints data."""
-
-    @functools.wraps(verb)
-    def run(*args: Any, **options: Any) -> None:
-        with printable_output(stdout=verb is not predict):
-            check_numbers(options)
-            try:
-                verb(*args, **options)
-            except EOFError as error:  # typer takes it for a prompt that nobody answered, and prints "Aborted!"
-                raise OSError(f"unexpected end of file: {error}") from error
-
-    return run
-
-
-for verb in (
-    train,
-    sweep,
-    predict,
-    evaluate,
-    inspect,
-    compare,
-    baseline,
-    embed,
-    align,
-    recipes,
-    distill,
-    backtranslate,
-    merge,
-    average,
-    seal,
-    schema,
-    doctor,
-    demo,
-):
-    app.command()(_command(verb))
-
-corpora = typer.Typer(
-    name="data",
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-corpora.callback()(data.about)
-corpora.command("list")(_command(data.list_corpora))
-corpora.command("get")(_command(data.get))
-corpora.command("check")(_command(data.check))
-app.add_typer(corpora)
+for panel, commands in PANELS.items():
+    for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, rich_help_panel=panel)
+        else:
+            add(app, command, rich_help_panel=panel)
+for function in (runs.average, runs.merge, runs.seal, recipes.schema):  # as earlier versions called them
+    add(app, function, hidden=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -97,14 +83,11 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def about(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_print_version)
+        bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
-    debug: Annotated[
-        bool,
-        typer.Option("--debug", help="Show tracebacks; anywhere on the line, or SIGHTLINE_DEBUG=1."),
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show tracebacks (SIGHTLINE_DEBUG=1).")] = False,
 ) -> None:
     """Sequence-to-sequence models you can train, compare and see into.
 
-    Try: `sightline train dates`, then `echo "3. März 2015" | sightline predict runs/dates`.
+    Try `sightline train dates`, then `echo "3. März 2015" | sightline predict runs/dates`.
     """

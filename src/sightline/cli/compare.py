@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.options import BleuTokenize, ChrfWordOrder, Device, Overrides
-from sightline.cli.searching import check_apart
+from sightline.cli.options import Device, Metrics, Overrides, check_files, split_overrides
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -18,91 +17,74 @@ if TYPE_CHECKING:
 
 
 def compare(
-    runs: Annotated[
-        list[Path] | None,
+    words: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="Run folders, two or more; that of a sweep stands for its runs, folders with + between them are an "
-            "ensemble.",
-            metavar="RUN RUN...",
+            metavar="RUN RUN... [KEY=VALUE]...",
+            help="Run folders; a sweep's folder stands for its runs, a+b for an ensemble; then recipe keys to change.",
             show_default=False,
         ),
     ] = None,
     on: Annotated[
-        str | None, typer.Option(help="A test set of the recipes, or `validation`; by default the first all have.")
+        str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation; default: the first.")
     ] = None,
-    source: Annotated[Path | None, typer.Option(help="A file of source lines, instead of a test set.")] = None,
+    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source lines, instead of a test set.")] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="The file of right answers, line by line; for language models, the text.")
+        Path | None, typer.Option(metavar="FILE", help="Reference lines; for language models, the text.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(help="The run that others are held against; by default the first.")
+        str | None, typer.Option(metavar="RUN", help="Compare the others with this run; default: the first.")
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Instead of the recipes', e.g. bleu,chrf,ter.")] = None,
-    lowercase: Annotated[
-        bool | None, typer.Option("--lowercase/--no-lowercase", help="Score in lower case, or not.")
+    metrics: Metrics = None,
+    beam: Annotated[
+        int | None, typer.Option(metavar="N", help="One beam size for all; default: each recipe's.")
     ] = None,
-    bleu_tokenize: BleuTokenize = None,
-    chrf_word_order: ChrfWordOrder = None,
-    beam: Annotated[int | None, typer.Option(help="A plain beam for all; by default what each recipe says.")] = None,
     ensemble_mean: Annotated[
-        str | None, typer.Option(help="Ensembles average `probabilities`, as by default, or `logs` (log-linear).")
+        str | None, typer.Option(metavar="MEAN", help="Ensembles average probabilities, or logs (log-linear).")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write everything there, as one page.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the tables there.")] = None,
-    latex: Annotated[Path | None, typer.Option(help="Write the table there, to be \\input.")] = None,
-    csv: Annotated[Path | None, typer.Option(help="Write the numbers there, a line for each system.")] = None,
-    json: Annotated[Path | None, typer.Option(help="Write everything there, outputs too.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write everything as one page.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables.")] = None,
+    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table, to be \\input.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the numbers, one line per system.")] = None,
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write everything, with outputs.")] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw learning curves and quality against cost: .png, .svg or .pdf.")
+        Path | None, typer.Option(metavar="FILE", help="Draw learning curves and quality against cost.")
     ] = None,
     saved: Annotated[
-        Path | None, typer.Option(help="Instead of runs, the file that --json of an earlier comparison wrote.")
+        Path | None, typer.Option(metavar="FILE", help="Show a comparison that --json wrote, without the runs.")
     ] = None,
     texts: Annotated[
-        bool, typer.Option("--texts/--no-texts", help="Sources, references and outputs in --json and --html, or not.")
+        bool, typer.Option("--texts/--no-texts", help="Keep texts in --json and --html.", show_default=False)
     ] = True,
     device: Device = "auto",
 ) -> None:
-    """Compare runs on one test set: which is better, by how much, is it luck, and what does it cost?
+    """Compare runs on one test set: scores, significance, cost.
 
-    Runs that differ only in their seed are one system, shown as mean and deviation. `runs/a+runs/b` is the ensemble of
-    two, and costs what both cost. All runs must be of one task; language models are compared by the test text itself,
-    others by what they make of it. Long sources take long to decode: `--beam 1` spares time, a smaller
-    `decoding.batch_tokens` in the runs' recipe.yaml memory; `--metrics perplexity` alone decodes nothing. What `--json`
-    wrote can be shown, drawn and written again later (`--saved`), without the runs.
+    Runs that differ only in their seed are one system. All runs must be of one task.
 
     Examples:
-
-    - `sightline compare runs/lstm runs/transformer`
-    - `sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html`
-    - `sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex`
-    - `sightline compare runs/a runs/b runs/a+runs/b runs/a+runs/b+runs/lstm`
-    - `sightline compare runs/sweep-dates --on validation`
-    - `sightline compare runs/char-lm runs/bpe-lm --metrics bits-per-character`
-    - `sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json`
+      sightline compare runs/lstm runs/transformer
+      sightline compare runs/* --on test_2016 --baseline runs/lstm --html comparison.html
+      sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex
+      sightline compare runs/a runs/b runs/a+runs/b evaluation.lowercase=true --beam 1
+      sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json
     """
     from sightline.files import check_writable
     from sightline.plots.figures import check_figure
     from sightline.progress import shown
 
+    runs, overrides = split_overrides(words or [])
     if saved is not None:
-        asked = {"runs": runs, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
-        how: dict[str, object] = {
-            "--metrics": metrics,
-            "--lowercase": lowercase,
-            "--bleu-tokenize": bleu_tokenize,
-            "--chrf-word-order": chrf_word_order,
-            "--beam": beam,
-            "--ensemble-mean": ensemble_mean,
-        }
-        _check_unasked(saved, {**asked, **how})
+        asked = {"runs": runs or None, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
+        how = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
+        _check_unasked(saved, {**asked, **how, **{getattr(word, "flag", word): word for word in overrides}})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
     for path in filter(None, files.values()):
         check_writable(path)
     read = {"--source": source, "--reference": reference, "--saved": saved}
-    check_apart({f"--{form}": path for form, path in files.items()}, read)
+    check_files({f"--{form}": path for form, path in files.items()}, read)
     if figure is not None:
         check_figure(figure)
     with shown() as progress:  # before what takes seconds to import
@@ -115,15 +97,16 @@ def compare(
         else:
             from sightline.comparison import compare as compare_runs
 
-            given = _with_those_of_sweeps(runs or [])
+            given = _with_runs_of_sweeps([Path(run) for run in runs])
+            evaluation, decoding = _settings(overrides)
+            if metrics is not None:
+                evaluation["metrics"] = [name.strip() for name in metrics.split(",")]
             comparison = compare_runs(
                 given,
                 on=_own_test_set(given[0], source, reference) if given and (source or reference) else on,
                 baseline=baseline,
-                metrics=None if metrics is None else [name.strip() for name in metrics.split(",")],
-                lowercase=lowercase,
-                bleu_tokenize=bleu_tokenize,  # type: ignore[arg-type]
-                chrf_word_order=chrf_word_order,
+                **evaluation,
+                decoding=decoding,
                 beam=beam,
                 ensemble_mean=ensemble_mean,  # type: ignore[arg-type]
                 device=device,
@@ -146,7 +129,27 @@ def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
         raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
 
 
-def _with_those_of_sweeps(runs: Sequence[Path]) -> list[Path]:
+def _settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+    """Overrides of `evaluation` by their keys, and those of `decoding`, which change each run's recipe."""
+    from sightline.recipe.overrides import key_of
+    from sightline.recipe.yaml import read_yaml
+
+    known = ("metrics", "lowercase", "bleu_tokenize", "chrf_word_order")
+    evaluation: dict[str, Any] = {}
+    decoding = []
+    for word in overrides:
+        section, *key = key_of(word)
+        if section == "decoding":
+            decoding.append(word)
+        elif section == "evaluation" and len(key) == 1 and key[0] in known:
+            evaluation[key[0]] = read_yaml(word.partition("=")[2], word, at=word).value
+        else:
+            keys = ", ".join(f"evaluation.{each}" for each in known)
+            raise ValueError(f"override {word!r}: a comparison can change decoding.*, {keys}")
+    return evaluation, decoding
+
+
+def _with_runs_of_sweeps(runs: Sequence[Path]) -> list[Path]:
     """The runs, with all that have a model in place of a sweep."""
     from sightline.sweeps.plan import is_sweep, trained_runs
 
@@ -166,26 +169,31 @@ def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> Tes
 
 
 def baseline(
-    kind: Annotated[str, typer.Argument(help="lead: the first sentences; oracle: the best ones for the reference.")],
-    recipe: Annotated[str, typer.Argument(help="A recipe file, the name of a shipped recipe, or a run folder.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="lead: the first sentences; oracle: the best for the reference.")
+    ],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped recipe or a run folder.")],
     overrides: Overrides = None,
-    on: Annotated[str | None, typer.Option(help="A test set of the recipe, or `validation`; by default all.")] = None,
-    sentences: Annotated[
-        int | None, typer.Option(min=1, help="How many sentences: of a lead (by default 3), or at most of an oracle.")
+    on: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A test set of the recipe, or validation; default: all.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder to write; by default runs/lead-3, runs/oracle.")] = None,
+    sentences: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Sentences of a lead (default: 3); at most N of an oracle.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder to write; default: runs/lead-3, runs/oracle."),
+    ] = None,
 ) -> None:
-    """Write summaries that need no model, and score them with the recipe's metrics.
+    """Write and score extractive summaries: the lead, or an oracle.
 
-    `lead` takes the first sentences of each source. `oracle` takes, one after the other, the sentence that raises
-    ROUGE-1 + ROUGE-2 against the reference most, until none does: it has seen the answer, and shows what taking whole
-    sentences could reach at best, or nearly. The folder can stand in `sightline compare` beside runs.
+    lead takes the first sentences of each source. oracle adds the sentence that raises ROUGE-1 + ROUGE-2 against the
+    reference most, until none does: about the best that taking whole sentences can reach.
 
     Examples:
-
-    - `sightline baseline lead sumpubmed/transformer-ed --sentences 8`
-    - `sightline baseline oracle runs/transformer-ed --on test --out runs/oracle`
-    - `sightline compare runs/transformer-ed runs/lead-8 runs/oracle --metrics rouge-1,rouge-2,rouge-l`
+      sightline baseline lead sumpubmed/transformer-ed --sentences 8
+      sightline baseline oracle runs/transformer-ed --on test --out runs/oracle
+      sightline compare runs/transformer-ed runs/lead-8 runs/oracle --metrics rouge-1,rouge-2,rouge-l
     """
     from sightline.comparison.baselines import write_baseline
     from sightline.training.resolve import open_recipe

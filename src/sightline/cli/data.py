@@ -8,25 +8,27 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.commands import group
+
 
 def about() -> None:
     """List, download and check the corpora that shipped recipes need.
 
-    They are written to $SIGHTLINE_CORPORA or, where that is not set, to your data folder; recipes find them in both.
+    Corpora are kept in $SIGHTLINE_CORPORA or, where that is not set, in your data folder; recipes find them in both.
 
     Examples:
-
-    - `sightline data list`
-    - `sightline data get multi30k --yes && sightline train multi30k/laptop`
-    - `sightline data get debian-synopsis --packages Translation-en.bz2`
-    - `sightline data check`
+      sightline data list
+      sightline data get multi30k --yes && sightline train multi30k/laptop
+      sightline data get debian-synopsis --packages Translation-en.bz2
+      sightline data check
     """
 
 
 def list_corpora() -> None:
-    """List the corpora: what they are, where they come from, their terms, and which are on this machine.
+    """List the corpora with their sources, their terms, and which of them are on this machine.
 
-    Example: `sightline data list`
+    Examples:
+      sightline data list
     """
     from sightline.data.corpora.catalogue import catalogue, corpora_folders
 
@@ -42,28 +44,27 @@ def list_corpora() -> None:
 
 
 def get(
-    names: Annotated[list[str], typer.Argument(help="Corpora, as `sightline data list` names them.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the terms without being asked.")] = False,
-    to: Annotated[Path | None, typer.Option(help="The folder to write to, instead of the usual one.")] = None,
+    names: Annotated[list[str], typer.Argument(metavar="NAME", help="Corpora, as sightline data list names them.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the terms.")] = False,
+    to: Annotated[Path | None, typer.Option(metavar="DIR", help="Write to this folder.")] = None,
     packages: Annotated[
         list[Path] | None,
-        typer.Option(help="debian-synopsis: Translation-en or Packages files with descriptions; by default apt's."),
+        typer.Option(metavar="FILE", help="debian-synopsis: Translation-en or Packages files; default: apt's."),
     ] = None,
     mirror: Annotated[
-        str | None, typer.Option(help="Download from MIRROR/HOST/PATH instead of https://HOST/PATH.")
+        str | None, typer.Option(metavar="URL", help="Download from URL/HOST/PATH instead of https://HOST/PATH.")
     ] = None,
     keep_originals: Annotated[
-        bool, typer.Option("--keep-originals", help="Keep what was downloaded, in .originals.")
+        bool, typer.Option("--keep-originals", help="Keep the downloaded files, in .originals.")
     ] = False,
 ) -> None:
-    """Download corpora and write the files that recipes name; terms are shown first and must be accepted.
+    """Download corpora, after you accept their terms, and write the files that recipes name.
 
-    A download that breaks off goes on where it was when the command is given again.
+    The same command resumes an interrupted download.
 
     Examples:
-
-    - `sightline data get multi30k`
-    - `sightline data get sst2 cmudict --yes`
+      sightline data get multi30k
+      sightline data get sst2 cmudict --yes
     """
     from sightline.data.corpora.catalogue import CorpusError, corpus
     from sightline.data.corpora.checking import check
@@ -94,20 +95,21 @@ def get(
 
 
 def check(
-    names: Annotated[list[str] | None, typer.Argument(help="Corpora; by default all that are on this machine.")] = None,
-    to: Annotated[Path | None, typer.Option("--in", help="The folder they lie in, instead of the usual ones.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Corpora; default: all on this machine.")
+    ] = None,
+    to: Annotated[Path | None, typer.Option("--in", metavar="DIR", help="The folder that holds them.")] = None,
     against: Annotated[
-        Path | None, typer.Option(help="Compare line by line with the corpora in this folder, not with the record.")
+        Path | None, typer.Option(metavar="DIR", help="Compare line by line with corpora in this folder.")
     ] = None,
 ) -> None:
-    """Compare the files of corpora with what is recorded of them (SHA-256), or with those in another folder.
+    """Check the files of corpora by SHA-256, or compare them with another folder.
 
-    Exit status 1 if a file is missing or differs.
+    The exit code is 1 if a file is missing or differs.
 
     Examples:
-
-    - `sightline data check multi30k`
-    - `sightline data check --in corpora --against other/corpora`
+      sightline data check multi30k
+      sightline data check --in corpora --against other/corpora
     """
     from sightline.data.corpora.catalogue import CorpusError, catalogue, corpora_folders, corpus
     from sightline.data.corpora.checking import check as check_corpus
@@ -128,3 +130,6 @@ def check(
         raise CorpusError(f"no corpora in {' or '.join(map(str, folders))}; see `sightline data list`")
     if wrong:
         raise typer.Exit(1)
+
+
+app = group("data", about, {"list": list_corpora, "get": get, "check": check})

@@ -11,9 +11,11 @@ import typer
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The run folder to write.")] = Path("runs/dates"),
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The run folder to write.")] = Path(
+        "runs/dates"
+    ),
 ) -> None:
-    """Train the date translator, score it on dates it never saw, and show where it looked."""
+    """Train the date translator, score it, and show its attention."""
     import time
 
     from sightline.cli.train import interruptions, run_training

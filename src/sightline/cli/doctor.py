@@ -25,7 +25,7 @@ _MARKS = {"ok": "[green]✓[/]", "note": "[yellow]•[/]", "missing": "[yellow]�
 
 
 def doctor() -> None:
-    """Look at this machine: versions, devices, folders, and what is missing for which feature."""
+    """Check versions, devices and folders, and what is missing."""
     import typer
 
     findings = report()

@@ -26,45 +26,48 @@ _BLOCK = 200_000  # characters embedded together, about: what is held of a text 
 
 
 def embed(
-    run: Annotated[Path, typer.Argument(help="A run folder: anything with an encoder, or a language model.")],
-    file: Annotated[Path | None, typer.Argument(help="Texts, one a line; - or nothing: standard input.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run with an encoder, or a language model.")],
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="Texts, one per line; default: standard input.")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="The vectors: .npy (with a .tsv beside it that names the rows), or .parquet.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write .npy (and a .tsv that names the rows) or .parquet."),
     ] = None,
-    layer: Annotated[str, typer.Option(help="last, embedding, or the number of a layer from 0.")] = "last",
+    layer: Annotated[
+        str, typer.Option(metavar="LAYER", help="last (default), embedding, or a number from 0.", show_default=False)
+    ] = "last",
     pooling: Annotated[
-        str, typer.Option(help="Of the pieces of a sentence: mean, max, first; none: a vector for each piece.")
+        str,
+        typer.Option(
+            metavar="HOW", help="mean (default), max or first of a line's pieces; none: all pieces.", show_default=False
+        ),
     ] = "mean",
-    words: Annotated[bool, typer.Option("--words", help="A vector for each word, pooled over its pieces.")] = False,
-    nearest: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Print the lines that are nearest to this one, by cosine.")
-    ] = None,
-    top: Annotated[int | None, typer.Option(help="With --nearest: how many; by default 10.")] = None,
-    word: Annotated[str | None, typer.Option(help="With --figure: the word whose places are compared.")] = None,
+    words: Annotated[bool, typer.Option("--words", help="One vector per word, pooled over its pieces.")] = False,
+    nearest: Annotated[str | None, typer.Option(metavar="TEXT", help="Print the lines nearest to this text.")] = None,
+    top: Annotated[int | None, typer.Option(metavar="N", help="With --nearest: how many lines (10).")] = None,
+    word: Annotated[str | None, typer.Option(metavar="WORD", help="With --figure: the word to compare.")] = None,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw the places of --word in a plane, layer by layer (.png, .svg, .pdf).")
+        Path | None, typer.Option(metavar="FILE", help="Draw the occurrences of --word in a plane, layer by layer.")
     ] = None,
-    most: Annotated[
-        int | None, typer.Option(help="With --figure: most places drawn, the first ones found; by default 40.")
-    ] = None,
+    most: Annotated[int | None, typer.Option(metavar="N", help="With --figure: how many occurrences (40).")] = None,
     export: Annotated[
-        Path | None, typer.Option(help="Write the embedding table of the run as word2vec text (binary: .bin).")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the input embeddings in word2vec format (text, or .bin)."),
     ] = None,
     device: Device = "auto",
 ) -> None:
-    """Write what a model makes of texts, as vectors: of sentences, of words or of pieces, each in its context.
+    """Write contextual vectors of sentences, words or pieces.
 
-    Of a model with an encoder these are the encoder's states, of a language model the decoder's. Lines are read,
-    embedded and written in blocks, so memory does not grow with the text. Of a CoNLL-U or column file a tagger reads
-    the words, sentence by sentence.
+    They are the states of the encoder or, in a language model, of the decoder. Taggers read the words of CoNLL-U and
+    column files.
 
     Examples:
-
-    - `sightline embed runs/de-en train.de --out sentences.npy`
-    - `sightline embed runs/de-en train.de --words --layer 2 --out words.parquet`
-    - `sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5`
-    - `sightline embed runs/en-de news.en --word bank --figure bank.png`
-    - `sightline embed runs/de-en --export vectors.txt`
+      sightline embed runs/de-en train.de --out sentences.npy
+      sightline embed runs/de-en train.de --words --layer 2 --out words.parquet
+      sightline embed runs/de-en train.de --nearest "Zwei Hunde spielen." --top 5
+      sightline embed runs/en-de news.en --word bank --figure bank.png
+      sightline embed runs/de-en --export vectors.txt
     """
     from sightline.inspection.embeddings import check_vector_file, files_of
     from sightline.plots.figures import check_figure

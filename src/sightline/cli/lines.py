@@ -6,7 +6,9 @@ import queue
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
@@ -16,6 +18,7 @@ import typer
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
+    from sightline.decoding.request import Phrases
     from sightline.recipe import Decoding
     from sightline.run import Run
     from sightline.tasks.base import Prediction, Task
@@ -83,6 +86,52 @@ class Companion:
             raise ValueError(
                 f"{self.path} has more lines than the input, which has {plural(done, 'line')}; {self.remedy}"
             )
+
+
+class PhraseFiles:
+    """Files of required and forbidden phrases: one line for each line of the input, tabs between phrases."""
+
+    def __init__(self, require: Path | None, forbid: Path | None) -> None:
+        remedy = "give one line of phrases for each, empty where there are none"
+        paths = {"require": require, "forbid": forbid}
+        self.files = {name: Companion(path, remedy) for name, path in paths.items() if path is not None}
+
+    @staticmethod
+    def of(require: Path | None, forbid: Path | None) -> PhraseFiles | None:
+        return None if require is None and forbid is None else PhraseFiles(require, forbid)
+
+    @property
+    def option(self) -> str:
+        """The first that was given."""
+        return next(iter(self.files))
+
+    def next(self, count: int, done: int) -> list[Phrases]:
+        """Those of the next lines."""
+        from sightline.decoding.request import Phrases
+
+        taken = {name: self._take(name, count, done) for name in ("require", "forbid")}
+        return [Phrases(*pair) for pair in zip(taken["require"], taken["forbid"], strict=True)]
+
+    def _take(self, name: str, count: int, done: int) -> list[tuple[str, ...]]:
+        if name not in self.files:
+            return [()] * count
+        found = self.files[name].next(count, done)
+        return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in found]
+
+    def check_spent(self, done: int) -> None:
+        """Refuse phrases for lines that never came."""
+        for file in self.files.values():
+            file.check_spent(done)
+
+
+@contextmanager
+def phrase_warnings() -> Iterator[None]:
+    """Show every warning about required and forbidden phrases, not only the first (cli/errors.py prints them)."""
+    from sightline.decoding.phrases import PhraseWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PhraseWarning)
+        yield
 
 
 def whole_lines(file: Path | None) -> Iterator[str]:
@@ -192,13 +241,7 @@ def escaped(text: str) -> str:
 
 
 MaxInputLength = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=2**24,
-        help="Most tokens of an input line, by default 8 times the longest of the training or 4,096. A longer line has "
-        "an empty output line, is reported and makes the exit code 1.",
-    ),
+    int | None, typer.Option(min=1, max=2**24, metavar="N", help="Most tokens of an input line.", hidden=True)
 ]
 _NAMED = 20  # lines
 

@@ -1,64 +1,196 @@
-"""Options that several commands share, each in the same words everywhere, and bounds of all numbers."""
+"""Options that several commands share, and overrides of a run's recipe (`decoding.beam=8`)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sightline.cli.commands import Flag
 from sightline.recipe.schema import ANY_INT, MOST
 
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
-Precision = Annotated[
-    str, typer.Option(help="float32, or bf16: faster on CPUs that have such products; a word here and there differs.")
-]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; by default what PyTorch chooses.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[section.key=value]...", help="Keys of the recipe to change.")
-]
-MaxRatio = Annotated[
-    float, typer.Option(help="Drop pairs where one side has so many times the tokens of the other, and five more.")
-]
-Sample = Annotated[bool, typer.Option("--sample", help="Draw instead of searching.")]
-Temperature = Annotated[
-    float | None, typer.Option(help="With --sample: below 1 sharper, above 1 flatter; else the recipe's, or 1.")
-]
-TopK = Annotated[int | None, typer.Option(help="With --sample: only the k likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="With --sample: the likeliest tokens that hold p together.")]
-Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="With --sample: the same seed, the same outputs.")]
+if TYPE_CHECKING:
+    from sightline.recipe import Recipe
+    from sightline.run import Run
 
-BleuTokenize = Annotated[
-    str | None, typer.Option(help="How BLEU cuts texts: auto (by script), 13a, zh, char, intl, ja-mecab, none, ...")
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Recipe keys to change, e.g. decoding.beam=8.")
 ]
-ChrfWordOrder = Annotated[int | None, typer.Option(min=0, max=2, help="Longest word n-grams of chrF; 2 is chrF++.")]
+Beam = Annotated[int | None, typer.Option(metavar="N", help="Beam size; 1 is greedy search.")]
+Sample = Annotated[bool, typer.Option("--sample", help="Sample outputs instead of searching.")]
+Seed = Annotated[int | None, typer.Option(min=0, max=2**63 - 1, metavar="N", help="Seed for --sample.")]
+With = Annotated[
+    list[Path] | None,
+    typer.Option("--with", metavar="RUN", help="Decode with an ensemble: add this run (repeatable)."),
+]
+EnsembleMean = Annotated[
+    str, typer.Option(metavar="MEAN", help="Average probabilities, or logs (log-linear).", hidden=True)
+]
+Metrics = Annotated[str | None, typer.Option(metavar="NAMES", help="Metrics instead of the recipe's: bleu,chrf,ter.")]
+Device = Annotated[str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda or cuda:N.", show_default=False)]
+Precision = Annotated[
+    str, typer.Option(metavar="TYPE", help="float32, or bf16: faster on CPUs that support it.", show_default=False)
+]
+Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads.")]
+MaxRatio = Annotated[
+    float, typer.Option(metavar="R", help="Drop pairs with more than R times as many tokens on one side, plus five.")
+]
 
 
 def use_threads(count: int | None) -> None:
-    """Let PyTorch use so many threads, if somebody said how many."""
+    """Let PyTorch use `count` threads; None leaves its default."""
     import torch
 
     if count is not None:
         torch.set_num_threads(count)
 
 
-_POSITIVE: tuple[str, ...] = (
-    "beam",
-    "nbest",
-    "groups",
-    "top_k",
-    "top",
-    "max_length",
-    "max_tokens",
-    "jobs",
-    "threads",
-    "count",
-)
+# --- runs ---------------------------------------------------------------------------------------------------------
+
+
+def load_runs(run: Path, others: Sequence[Path] | None, mean: str, device: str, precision: str) -> Run:
+    """Load a run, or the ensemble of a run and others."""
+    from sightline.run import Run
+
+    if not others:
+        if mean != "probabilities":
+            raise ValueError(f"--ensemble-mean {mean} needs several models, and there is one; add --with RUN")
+        return Run.load(run, device=device, precision=precision)
+    known = {run.resolve(): run}
+    for other in others:
+        if (same := known.get(other.resolve())) is not None:
+            also = "" if same == other else f", which is {same}"
+            raise ValueError(
+                f"--with {other}{also}: this run is in the ensemble already; naming it twice would only give it more "
+                f"weight, so name each run once"
+            )
+        known[other.resolve()] = other
+    return Run.ensemble([run, *others], mean=mean, device=device, precision=precision)  # type: ignore[arg-type]
+
+
+# --- overrides ----------------------------------------------------------------------------------------------------
+
+_OVERRIDE = re.compile(r"[a-z_]+(\.[\w-]+)*=")
+_OF_RUNS = ("decoding", "evaluation")  # what can still be changed after training
+
+
+def split_overrides(words: Iterable[str | Path | None]) -> tuple[list[str], list[str]]:
+    """Words of the command line that are files, runs or texts, and those that are overrides."""
+    given = [word if isinstance(word, str) else str(word) for word in words if word is not None]
+    overrides = [word for word in given if _OVERRIDE.match(word) and not Path(word.partition("\n")[0][:200]).exists()]
+    return [word for word in given if word not in overrides], overrides
+
+
+def file_and_overrides(file: Path | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
+    """The optional FILE before the overrides: without one, the first override stands in its place."""
+    files, overrides = split_overrides([file, *(overrides or ())])
+    if len(files) > 1:
+        raise ValueError(f"unexpected argument {files[1]!r}: give one file, and overrides as key=value")
+    return Path(files[0]) if files else None, overrides
+
+
+def decoding_flags(*, beam: int | None = None, nbest: int | None = None, seed: int | None = None) -> list[str]:
+    """Flags that stand for recipe keys, as overrides."""
+    keys = {"--beam": ("decoding.beam", beam), "--nbest": ("decoding.nbest", nbest)}
+    keys["--seed"] = ("decoding.sample.seed", seed)
+    return [Flag(key, value, flag) for flag, (key, value) in keys.items() if value is not None]
+
+
+def change_run(run: Run, overrides: Sequence[str], *, sample: bool = False) -> tuple[Run, dict[str, str]]:
+    """A copy of the run with overrides of its recipe (one output each, unless they say otherwise).
+
+    Also returns each changed key with the words it was written in, for messages.
+    """
+    from sightline.recipe.loading import change_sections
+    from sightline.recipe.overrides import key_of
+    from sightline.recipe.recipe import check_replacing
+
+    written = {".".join(key_of(word)): getattr(word, "flag", word) for word in overrides}
+    for key, word in written.items():
+        if key.partition(".")[0] in set(type(run.recipe).model_fields) - {*_OF_RUNS}:
+            raise ValueError(
+                f"override {word!r}: {key} is fixed once a run is trained; decoding.* and evaluation.* can be changed"
+            )
+    _check_sampling(run.recipe, written, sample)
+    _check_risk(run.recipe, written)
+    if sample:
+        written["decoding.sample"] = "--sample"
+        if run.recipe.decoding.sample is None:
+            overrides = ["decoding.sample={}", *overrides]
+    run = copy(run)
+    if overrides:
+        run.recipe = change_sections(run.recipe, overrides)
+    elif run.recipe.decoding.nbest != 1:
+        run.recipe = change_sections(run.recipe, ["decoding.nbest=1"])
+    check_replacing([each.recipe for each in run.members or (run,)], run.recipe.decoding)
+    return run, written
+
+
+def _check_sampling(recipe: Recipe, written: Mapping[str, str], sample: bool) -> None:
+    """Refuse --sample beside a beam, and settings of sampling where nothing is sampled."""
+    beam = written.get("decoding.beam")
+    if sample and beam is not None:
+        raise ValueError(f"{beam} searches, and --sample draws; leave one of them out")
+    sampling = sample or "decoding.sample" in written or (recipe.decoding.sample is not None and beam is None)
+    for key, word in written.items():
+        if key.startswith("decoding.sample.") and not sampling:
+            raise ValueError(f"{word} says how to draw, and nothing is drawn; add --sample")
+
+
+def _check_risk(recipe: Recipe, written: Mapping[str, str]) -> None:
+    """Refuse settings of minimum Bayes risk where it is off."""
+    own = recipe.decoding.mbr is not None and "decoding.mbr" not in written
+    for key, word in written.items():
+        if key.startswith("decoding.mbr.") and not own and "decoding.mbr.candidates" not in written:
+            raise ValueError(f"{word} is for minimum Bayes risk, which is off; add decoding.mbr.candidates=N")
+
+
+def check_search(recipe: Recipe, written: Mapping[str, str]) -> dict[str, bool]:
+    """Refuse decoding keys that have no effect for this task, or beside others; return how each was written."""
+    options, spec = recipe.decoding, recipe.task_spec
+    search = {word: True for key, word in written.items() if key.startswith("decoding.") and key != "decoding.nbest"}
+    if not spec.writes_text:
+        refuse(search, f"is for models that write, and labels are given ({spec}); leave it out")
+    if (word := written.get("decoding.diversity")) is not None and options.groups == 1:
+        raise ValueError(f"{word} keeps groups of a beam apart, and there is one group; add decoding.groups=N")
+    if (word := written.get("decoding.coverage_penalty")) is not None:
+        if options.coverage_penalty and (options.beam == 1 or options.sample is not None):
+            raise ValueError(
+                f"{word} ranks the hypotheses of a beam, and there is one hypothesis; raise --beam, or leave it out"
+            )
+    return search
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+def refuse(options: Mapping[str, Any], why: str) -> None:
+    """Refuse options that are set (neither None nor False): an error that names the first, with the reason."""
+    for option, value in options.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{option} {why}")
+
+
+def check_files(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
+    """Refuse to write two outputs to one file, or an output over an input."""
+    places: dict[Path, str] = {path.resolve(): option for option, path in read.items() if path is not None}
+    for option, path in written.items():
+        if path is None:
+            continue
+        if (other := places.get(path.resolve())) is not None:
+            raise ValueError(f"{option} {path} is the file of {other} too, and would replace it; give another name")
+        places[path.resolve()] = option
+
+
+_POSITIVE = ("beam", "nbest", "top", "max_tokens", "jobs", "threads", "count")
 _LARGEST: dict[str, int] = {
     "jobs": 1_024,
-    "mbr": int(MOST["candidates"]),
-    "groups": int(MOST["groups"]),
     "top": 1_000_000,
     "most": 100_000,
     "sentences": 1_000_000,
@@ -68,7 +200,7 @@ _LARGEST: dict[str, int] = {
 
 
 def check_numbers(options: Mapping[str, Any]) -> None:
-    """Refuse a value that no option of this name can have; what fits the others is checked by whoever uses it."""
+    """Refuse numbers that no option of this name can have: NaN, infinity, negative or far too large."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue

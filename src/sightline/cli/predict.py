@@ -1,11 +1,11 @@
-"""`sightline predict`: lines in, lines out, as they come; a prompt in, and text streams out."""
+"""`sightline predict`: one output line per input line, as lines come in; or the continuation of a prompt."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,46 +18,40 @@ from sightline.cli.lines import (
     Companion,
     InputLength,
     MaxInputLength,
+    PhraseFiles,
     Shortfalls,
     UnknownPieces,
     escaped,
     is_long,
     lines_of,
     named,
+    phrase_warnings,
     tell,
     windows,
 )
-from sightline.cli.options import Device, Precision, Sample, Seed, Temperature, Threads, TopK, TopP, use_threads
-from sightline.cli.searching import (
+from sightline.cli.options import (
     Beam,
-    Diversity,
+    Device,
     EnsembleMean,
-    ForbidEverywhere,
-    Groups,
-    LengthPenalty,
-    MaxLength,
-    MaxRatio,
-    Mbr,
-    MbrWeights,
-    MinLength,
-    NoRepeat,
-    PhraseFiles,
-    ReplaceUnknown,
-    Utility,
+    Overrides,
+    Precision,
+    RunFolder,
+    Sample,
+    Seed,
+    Threads,
     With,
-    as_options,
-    check_apart,
-    check_prefixes,
-    check_searching,
-    check_task,
-    load_together,
-    phrases_told,
+    change_run,
+    check_files,
+    check_search,
+    decoding_flags,
+    file_and_overrides,
+    load_runs,
     refuse,
-    sampling,
-    searching,
+    use_threads,
 )
 from sightline.files import open_output
 from sightline.progress import Progress, shown, silent
+from sightline.recipe.tasks import TaskSpec
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -68,182 +62,163 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolder,
     file: Annotated[
-        Path | None, typer.Argument(help="A text file (may be compressed), or - for standard input (the default).")
+        Path | None, typer.Argument(metavar="FILE", help="Input text, plain or compressed; default: standard input.")
     ] = None,
-    prompt: Annotated[
-        str | None, typer.Option(help="Language models: go on after this text, and print what comes as it comes.")
-    ] = None,
+    overrides: Overrides = None,
     beam: Beam = None,
-    nbest: Annotated[int | None, typer.Option(help="Outputs for each line, with their scores, tab-separated.")] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option("--json", help="Print a JSON object a line: text, score, truncated, unknown (number of <unk>)."),
-    ] = False,
-    length_penalty: LengthPenalty = None,
-    coverage_penalty: Annotated[float | None, typer.Option(help="Beta of the coverage penalty.")] = None,
-    max_length: MaxLength = None,
-    max_ratio: MaxRatio = None,
-    replace_unknown: ReplaceUnknown = None,
+    nbest: Annotated[int | None, typer.Option(metavar="N", help="Print N outputs per line, with their scores.")] = None,
     sample: Sample = False,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
     seed: Seed = None,
-    prefixes: Annotated[Path | None, typer.Option(help="A file of what each output must begin with.")] = None,
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Language models: stream what follows this text.")
+    ] = None,
     target: Annotated[
-        Path | None, typer.Option(help="A file of outputs: tell the log-probability of each, and search for none.")
+        Path | None, typer.Option(metavar="FILE", help="Score the outputs in FILE, line by line.")
     ] = None,
-    alignments: Annotated[
-        Path | None, typer.Option(help="Write where the model looked, one JSON object a line, to this file.")
+    prefixes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Begin each output with its line of FILE.")
     ] = None,
-    alignment_format: Annotated[
-        str | None, typer.Option(help="json (all weights, the default) or pharaoh (links of words: 0-0 1-2).")
+    require: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Phrases each output must contain, tab-separated.")
     ] = None,
-    alignment_heads: Annotated[
-        str | None, typer.Option(help="Pharaoh: heads or layers to read, e.g. decoder.2.cross.1,decoder.3.cross.")
+    forbid: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Phrases each output must not contain, tab-separated.")
     ] = None,
-    shift: Annotated[
-        bool, typer.Option("--shift", help="Pharaoh: align each word where it is read, a step after it is written.")
-    ] = False,
     form: Annotated[
-        str | None,
-        typer.Option("--format", help="csv, text or, for taggers, conllu or columns; by default by name and content."),
+        str | None, typer.Option("--format", metavar="FORMAT", help="Input format: text, csv, conllu or columns.")
     ] = None,
     column: Annotated[
-        str | None, typer.Option(help="CSV: the column of the texts, by name. Taggers: where labels are written.")
+        str | None, typer.Option(metavar="COLUMN", help="CSV: column of the texts. Taggers: column to fill.")
     ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write outputs there; default: standard output.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    alignments: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write attention there: .jsonl, or .pharaoh for word links.")
+    ] = None,
+    alignment_format: Annotated[str | None, typer.Option(hidden=True)] = None,
+    alignment_heads: Annotated[str | None, typer.Option(hidden=True)] = None,
+    shift: Annotated[bool, typer.Option("--shift", hidden=True)] = False,
     midi: Annotated[
-        Path | None, typer.Option(help="Models of chorales: write the first piece there, or all into a folder.")
+        Path | None, typer.Option(metavar="FILE", help="Chorale models: write a MIDI file, or several to a folder.")
     ] = None,
     others: With = None,
     ensemble_mean: EnsembleMean = "probabilities",
-    groups: Groups = None,
-    diversity: Diversity = None,
-    mbr: Mbr = None,
-    utility: Utility = None,
-    mbr_weights: MbrWeights = None,
-    no_repeat: NoRepeat = None,
-    min_length: MinLength = None,
-    forbid_everywhere: ForbidEverywhere = None,
-    require: Annotated[
-        Path | None,
-        typer.Option(help="A file: phrases each output must contain as whole words, tab-separated, a line for a line."),
-    ] = None,
-    forbid: Annotated[
-        Path | None, typer.Option(help="A file: phrases each output must not contain, in the same way.")
-    ] = None,
     max_input_length: MaxInputLength = None,
     device: Device = "auto",
     precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
-    r"""Predict one output line for each input line, in order, as the lines come.
+    """Predict one output line for each input line, in order.
 
-    Classifiers print a label for each line, taggers one for each word of it. A CoNLL-U or column file (.conllu;
-    .tsv, .conll, .col, .bio) comes out as it is, with nothing but the label column replaced.
-
-    Of a CSV file, the texts of one column are read (`--column NAME`), and each row gives a line.
-
-    An empty line gives an empty line, whatever the task. An empty file is an error, empty standard input is none.
-
-    Models that learned to denoise restore text: each `[MASK]` is a gap to fill, with one piece by a masked language
-    model.
-
-    Language models go on after each line. What they write may have several lines, and is printed as one: a newline as
-    `\n`, a carriage return as `\r`, a backslash as `\\`. After a `--prompt` the text comes raw, as it is written.
+    Classifiers print a label per line, taggers a label per word.
 
     Examples:
-
-    - `echo "3. März 2015" | sightline predict runs/dates`
-    - `sightline predict runs/en-de test.en.xz --beam 5 > test.de`
-    - `sightline predict runs/en-de test.en --nbest 5 --beam 8`
-    - `sightline predict runs/en-de test.en --sample --top-p 0.9 --seed 7`
-    - `sightline predict runs/en-de test.en --with runs/en-de-2 --with runs/lstm-en-de`
-    - `sightline predict runs/en-de test.en --mbr 64 --sample --utility chrf`
-    - `sightline predict runs/en-de test.en --beam 8 --groups 4 --diversity 0.8 --nbest 8`
-    - `sightline predict runs/en-de test.en --require names.txt --forbid-everywhere Handy`
-    - `sightline predict runs/summaries articles.txt --no-repeat 3 --min-length 20`
-    - `sightline predict runs/dates dates.txt --alignments looks.jsonl`
-    - `sightline predict runs/de-en test.de --target test.en --alignments links.txt --alignment-format pharaoh`
-    - `sightline predict runs/deep-att test.de --replace-unknown copy`
-    - `sightline predict runs/shakespeare --prompt "ROMEO:" --sample --temperature 0.8`
-    - `sightline predict runs/chorales --prompt "" --sample --midi chorale.mid`
-    - `sightline predict runs/sst2 reviews.txt --nbest 2`
-    - `sightline predict runs/sst2 reviews.csv --column review > labels.txt`
-    - `echo "Two [MASK] play in the snow." | sightline predict runs/bert --nbest 5`
-    - `sightline predict runs/ewt test.conllu > tagged.conllu`
+      echo "3. März 2015" | sightline predict runs/dates
+      sightline predict runs/en-de test.en --beam 5 --nbest 5 -o test.de
+      sightline predict runs/en-de test.en decoding.length_penalty=0.6 --with runs/lstm-en-de
+      sightline predict runs/shakespeare --prompt "ROMEO:" --sample decoding.sample.temperature=0.8
+      sightline predict runs/ewt test.conllu > tagged.conllu
     """
     use_threads(threads)
-    loaded = load_together(run, others, ensemble_mean, device, precision)
+    file, overrides = file_and_overrides(file, overrides)
+    loaded = load_runs(run, others, ensemble_mean, device, precision)
+    spec = loaded.recipe.task_spec
     own = loaded.recipe.decoding.nbest
-    if nbest is None and target is None and own > 1 and loaded.recipe.task_spec.labels != "words":
-        nbest = own
-    drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
-    changes = {
-        **searching(
-            loaded,
-            mbr,
-            utility,
-            mbr_weights,
-            forbid_everywhere,
-            groups=groups,
-            diversity=diversity,
-            no_repeat=no_repeat,
-            min_length=min_length,
-        ),
-        "beam": beam,
-        "length_penalty": length_penalty,
-        "coverage_penalty": coverage_penalty,
-        "max_length": max_length,
-        "max_ratio": max_ratio,
-        "replace_unknown": replace_unknown,
-        "sample": sampling(loaded, sample, drawing, beam),
-    }
+    shows_several = nbest is None and target is None and own > 1 and spec.labels != "words"
+    flags = decoding_flags(beam=beam, nbest=own if shows_several else nbest, seed=seed)
+    loaded, written = change_run(loaded, [*overrides, *flags], sample=sample)
+    asked_nbest = loaded.recipe.decoding.nbest if "decoding.nbest" in written else None
     phrases = PhraseFiles.of(require, forbid)
-    check_searching(loaded.recipe, changes, phrases, prompt=prompt is not None)
+    search = check_search(loaded.recipe, written)
+    if phrases is not None and (prompt is not None or not spec.writes_text):
+        what = "--prompt is one text: use decoding.forbid" if prompt is not None else f"{spec} does not write text"
+        raise ValueError(f"--{phrases.option} has phrases for each line; {what}")
     check_alignments(alignments, alignment_format, alignment_heads, shift)
     files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
-    check_apart({"--alignments": alignments}, {"the input": file, "--target": target, **files})
+    check_files({"--out": out, "--alignments": alignments}, {"the input": file, "--target": target, **files})
     of_csv = is_csv(file, form)
-    of_tasks = {"--target": target, "--prompt": prompt, "--midi": midi}
+    for_tasks = {"--target": target, "--prompt": prompt, "--midi": midi}
     if not of_csv and (form != "text" or column is not None):
-        of_tasks |= {"--format": form, "--column": column}
-    check_task(loaded, of_tasks, nbest=nbest, alignments=alignments)
+        for_tasks |= {"--format": form, "--column": column}
+    _check_task(loaded, for_tasks, nbest=asked_nbest, alignments=alignments)
     if target is not None:
-        several = None if nbest == 1 else nbest  # one is what there is
-        searched_for = {**as_options(changes), "--nbest": several, **files}
-        refuse(searched_for, "says how outputs are found, and --target tells them; leave one of them out")
-    check_prefixes(loaded, prefixes, prompt)
+        several = None if asked_nbest == 1 else asked_nbest
+        refuse(
+            {**search, "--nbest": several, **files},
+            "says how outputs are found, and --target gives them; leave one of them out",
+        )
+    _check_prefixes(loaded, prefixes, prompt)
     if prompt is not None and file is not None:
         raise ValueError(f"--prompt and {file} are two inputs; give one of them")
-    options = loaded.options(**changes, nbest=nbest)
-    if coverage_penalty and (options.beam == 1 or options.sample is not None):
-        raise ValueError(
-            "--coverage-penalty ranks the hypotheses of a beam, and here is one; raise --beam, or leave it out"
-        )
     pieces = None
     if midi is not None:
         from sightline.cli.formats import Pieces
 
         pieces = Pieces(midi, loaded.recipe)
         prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
-    several = nbest if target is None else 1  # of what is told, all that is new is its score
-    asked = Predictor(loaded, options, several, as_json)
-    if prompt is not None:
-        _go_on(asked, prompt, pieces)
-    elif (
-        loaded.recipe.task_spec.labels != "words"
-        or of_csv
-        or not _tagged(loaded, file, form, column, max_input_length, {"--nbest": nbest, "--json": as_json})
-    ):
-        looks = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
+    asked = Predictor(loaded, loaded.recipe.decoding, asked_nbest if target is None else 1, as_json)
+    with _writing(out):
+        if prompt is not None:
+            _continue(asked, prompt, pieces)
+            return
+        of_lines = {"--nbest": asked_nbest, "--json": as_json}
+        if spec.labels == "words" and not of_csv and _tagged(loaded, file, form, column, max_input_length, of_lines):
+            return
+        attention = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
         limit = InputLength.of(loaded, max_input_length)
         texts = csv_texts(loaded.recipe, file, column) if of_csv else lines_of(file, limit.bytes)
-        _each_line(asked, file, texts, Beside.of(prefixes, target, phrases), looks, pieces, limit)
-        if limit.refused:
-            raise typer.Exit(code=1)
+        _each_line(asked, file, texts, Beside.of(prefixes, target, phrases), attention, pieces, limit)
+    if limit.refused:
+        raise typer.Exit(code=1)
+
+
+@contextmanager
+def _writing(out: Path | None) -> Iterator[None]:
+    """Send standard output to a file, which is filled as outputs come."""
+    if out is None:
+        yield
+        return
+    with open_output(out) as file, redirect_stdout(file):
+        yield
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+_FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some tasks only: which, and a test for them
+    "--target": ("seq2seq", lambda spec: spec.maps_text),
+    "--prompt": ("language-model", lambda spec: spec.continues_text),
+    "--midi": ("language-model", lambda spec: spec.continues_text),
+    "--format": ("tagging", lambda spec: spec.labels == "words"),
+    "--column": ("tagging", lambda spec: spec.labels == "words"),
+}
+
+
+def _check_task(run: Run, given: Mapping[str, Any], *, nbest: int | None, alignments: Path | None) -> None:
+    """Refuse options that the run's task cannot follow."""
+    spec = run.recipe.task_spec
+    if alignments is not None and (not spec.maps_text or not run.model.cross_attention_paths):
+        why = "its decoder does not attend to the source" if spec.maps_text else str(spec)
+        raise ValueError(f"{run.folder} has no attention to show ({why})")
+    for option, value in given.items():
+        tasks, fits = _FOR[option]
+        if value is not None and not fits(spec):
+            raise ValueError(f"{option} is for task: {tasks}, and {run.folder} is {spec}")
+    if spec.labels == "words" and nbest is not None and nbest > 1:
+        raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
+
+
+def _check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None:
+    """Refuse prefixes beside a prompt, and for labels."""
+    if prefixes is not None and (prompt is not None or run.recipe.task_spec.labels == "words"):
+        what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
+        raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
+
+
+# --- outputs ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -295,7 +270,7 @@ def _tagged(
 # --- a prompt ----------------------------------------------------------------------------------------------------
 
 
-def _go_on(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
+def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
     from sightline.tasks.base import TooLong
 
@@ -371,7 +346,7 @@ def _each_line(
     short = Shortfalls(run.task, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else open_output(alignments.path)
-    with opened as looks, _counting(file) as progress, phrases_told():
+    with opened as looks, _counting(file) as progress, phrase_warnings():
 
         def answered(lines: int) -> None:
             progress("predicting, lines", lines, 0)

@@ -1,7 +1,8 @@
-"""`sightline schema` and `sightline recipes`: what a recipe may say, and which there are."""
+"""`sightline recipes`: shipped recipes, the keys a recipe can have, and their JSON Schema."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from typing import Annotated
@@ -9,70 +10,88 @@ from typing import Annotated
 import click
 import typer
 
-
-def schema() -> None:
-    """Print the JSON Schema of recipes, for editors.
-
-    Example: `sightline schema > recipe.schema.json`, then begin a recipe with
-    `# yaml-language-server: $schema=recipe.schema.json`.
-    """
-    import json
-
-    from sightline.recipe.loading import recipe_schema
-
-    print(json.dumps(recipe_schema(), indent=2, ensure_ascii=False))
+from sightline.cli.commands import Group, group
 
 
-def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="A recipe to print; or `keys`: what a recipe may say.", show_default=False)
-    ] = None,
-    prefix: Annotated[str | None, typer.Argument(help="Of keys: only those that begin so.", show_default=False)] = None,
-) -> None:
-    """List the shipped recipes, print one of them, or all keys with their types, defaults and meanings.
+class RecipesGroup(Group):
+    """`recipes` lists; `recipes NAME` is `recipes show NAME`."""
+
+    alone, default = "list", "show"
+
+
+def about() -> None:
+    """List shipped recipes, print one, or explain every key.
+
+    sightline recipes is recipes list; sightline recipes NAME is recipes show NAME.
 
     Examples:
-
-    - `sightline recipes`
-    - `sightline recipes multi30k/transformer > mine.yaml`
-    - `sightline recipes keys`
-    - `sightline recipes keys training.schedule`
+      sightline recipes
+      sightline recipes show multi30k/transformer > mine.yaml
+      sightline recipes keys training.schedule
+      sightline recipes schema > recipe.schema.json
     """
-    if name is None:
-        _print(_listed())
-        return
-    if name == "keys":
-        from sightline.recipe.reference import reference
 
-        _print(reference(prefix or "", width=_width()))
-        return
-    if prefix is not None:
-        raise ValueError(f"sightline recipes {name} prints that recipe, so {prefix!r} has no place; leave it out")
+
+def list_recipes() -> None:
+    """List the shipped recipes.
+
+    Examples:
+      sightline recipes list
+    """
+    from sightline.recipe.loading import shipped_recipes
+
+    found = shipped_recipes()
+    width = max(len(name) for name in found)
+    titles = {
+        name: path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").rstrip() for name, path in found.items()
+    }
+    _print("".join(f"{name:<{width}}  {title}\n" for name, title in titles.items()))
+
+
+def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe, or a file.")]) -> None:
+    """Print a recipe.
+
+    Examples:
+      sightline recipes show multi30k/transformer > mine.yaml
+    """
     from sightline.recipe.loading import find_recipe
 
     _print(find_recipe(name).read_text(encoding="utf-8-sig"))
 
 
-def _listed() -> str:
-    """The shipped recipes, each with the first line of its header."""
-    from sightline.recipe.loading import shipped_recipes
+def keys(
+    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = None,
+) -> None:
+    """Print the keys a recipe can have, with types, defaults and meanings.
 
-    found = shipped_recipes()
-    width = max(len(name) for name in found)
-    heads = {
-        name: path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").rstrip() for name, path in found.items()
-    }
-    return "".join(f"{name:<{width}}  {head}\n" for name, head in heads.items())
+    Examples:
+      sightline recipes keys
+      sightline recipes keys training.schedule
+    """
+    from sightline.recipe.reference import reference
+
+    _print(reference(prefix or "", width=max(60, min(shutil.get_terminal_size((80, 24)).columns, 100))))
 
 
-def _width() -> int:
-    """Columns to write into: those of the terminal, within what reads well."""
-    return max(60, min(shutil.get_terminal_size((80, 24)).columns, 100))
+def schema() -> None:
+    """Print the JSON Schema of recipes, for editors.
+
+    Begin a recipe with # yaml-language-server: $schema=recipe.schema.json.
+
+    Examples:
+      sightline recipes schema > recipe.schema.json
+    """
+    from sightline.recipe.loading import recipe_schema
+
+    print(json.dumps(recipe_schema(), indent=2, ensure_ascii=False))
 
 
 def _print(text: str) -> None:
-    """Print; in a terminal that is too short for it, through a pager."""
+    """Print, through a pager where the terminal is too short."""
     if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
         click.echo_via_pager(text)
     else:
         print(text, end="" if text.endswith("\n") else "\n")
+
+
+app = group("recipes", about, {"list": list_recipes, "show": show, "keys": keys, "schema": schema}, cls=RecipesGroup)

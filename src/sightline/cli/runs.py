@@ -1,4 +1,4 @@
-"""`sightline runs`: average, merge and seal run folders."""
+"""`sightline runs`: list, show, seal, average and merge run folders."""
 
 from __future__ import annotations
 
@@ -8,22 +8,114 @@ from typing import Annotated
 
 import typer
 
+from sightline.cli.commands import Group, group
+from sightline.cli.options import RunFolder
 
-def average(
-    run: Annotated[Path, typer.Argument(help="A run folder with two checkpoints or more.")],
-    out: Annotated[Path, typer.Option(help="The run folder to write.")],
-    count: Annotated[int, typer.Option(help="How many of the newest checkpoints.")] = 5,
-) -> None:
-    """Make a run whose weights are the mean of the newest checkpoints of another.
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The run folder to write.")]
 
-    It is often a little better than any one of them. `training.keep` says how many checkpoints a training leaves,
-    `training.save_every` how far apart they lie. With `training.averaging.kind: checkpoints` a training ends with such
-    a mean by itself. Of one with a running average (`kind: ema`) it is the plain weights that are averaged.
+
+class RunsGroup(Group):
+    """`runs` lists."""
+
+    alone = "list"
+
+
+def about() -> None:
+    """List run folders, show one, and make runs from runs.
 
     Examples:
+      sightline runs list
+      sightline runs show runs/dates
+      sightline runs average runs/en-de --count 5 --out runs/en-de-mean
+    """
 
-    - `sightline average runs/en-de --count 5 --out runs/en-de-mean`
-    - `sightline average runs/en-de --out runs/mean && sightline compare runs/en-de runs/mean --on validation`
+
+def list_runs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds runs; default: runs.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """List the runs below a folder: task, model, parameters, and whether training has finished.
+
+    Examples:
+      sightline runs list
+      sightline runs list runs/sweep-dates
+    """
+    from sightline.recipe.loading import load_recipe
+    from sightline.run_folder import read_config
+
+    found = sorted(path.parent for path in folder.rglob("recipe.yaml"))
+    if not found:
+        raise ValueError(f"{folder} holds no run folders; name a folder that does, or train one: sightline train dates")
+    width = max(len(str(run)) for run in found)
+    for run in found:
+        try:
+            recipe = load_recipe(run / "recipe.yaml")
+            model = ", ".join(
+                f"{getattr(body, 'cell', body.kind)} {side}" for side, body in recipe.model.bodies.items()
+            )
+            parameters = read_config(run).get("parameters") if (run / "config.json").is_file() else None
+            size = f", {parameters:,} parameters" if parameters else ""
+            state = "" if (run / "model.safetensors").is_file() else ", not finished"
+            print(f"{run!s:<{width}}  {recipe.task}, {model}{size}{state}")
+        except (ValueError, OSError) as error:
+            print(f"{run!s:<{width}}  unreadable: {str(error).splitlines()[0]}")
+
+
+def show(run: RunFolder) -> None:
+    """Print the model card of a run: data, model, training, scores.
+
+    Examples:
+      sightline runs show runs/dates
+    """
+    from sightline.run_folder import require_file
+
+    print(require_file(run, "README.md", "sightline train writes it").read_text(encoding="utf-8"), end="")
+
+
+def seal(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", show_default=False)],
+) -> None:
+    """Accept the files of run folders as they are: write their SHA-256 to manifest.json.
+
+    For runs of versions without a manifest, and after you have changed a file on purpose. Every command refuses
+    files that differ from the manifest.
+
+    Examples:
+      sightline runs seal runs/mine
+    """
+    from sightline.recipe.loading import load_recipe
+    from sightline.run_folder import changed_files, lock_run, parse_config, read_manifest, require_file, seal_run
+
+    for run in runs:
+        parse_config(run)
+        load_recipe(require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
+        with lock_run(run):
+            try:
+                old, changed = read_manifest(run), changed_files(run)
+            except ValueError as error:
+                old, changed = None, [str(error)]
+            files = seal_run(run, finished=True)
+        size = sum(entry["size"] for entry in files.values())
+        print(f"{run}: sealed {len(files)} files, {size / 1e6:.1f} MB")
+        for change in changed:
+            print(f"  {change}; accepted")
+        if old is None and not changed:
+            print("  had no manifest")
+
+
+def average(
+    run: RunFolder,
+    out: Out,
+    count: Annotated[int, typer.Option(metavar="N", help="How many checkpoints, newest first; default: 5.")] = 5,
+) -> None:
+    """Average the newest checkpoints of a run into a new run.
+
+    It is often a little better than any one of them. training.keep sets how many checkpoints a training keeps,
+    training.save_every their distance. With training.averaging.kind=checkpoints a training ends with such a mean.
+
+    Examples:
+      sightline runs average runs/en-de --count 5 --out runs/en-de-mean
     """
     from sightline.augment.merging import average_run
 
@@ -32,19 +124,13 @@ def average(
     print(f"done: {out}, the mean of the checkpoints of step {', '.join(map(str, steps))}{fewer}", file=sys.stderr)
 
 
-def merge(
-    run: Annotated[Path, typer.Argument(help="A run folder that was trained with model.adapters.")],
-    out: Annotated[Path, typer.Option(help="The plain run folder to write.")],
-) -> None:
-    """Make a plain run of one with low-rank adapters: W + (alpha / rank) B A in the place of all three.
+def merge(run: RunFolder, out: Out) -> None:
+    """Merge low-rank adapters (model.adapters) into the weights: W + (alpha / rank) B A.
 
-    Predictions are the same, within rounding. Every command takes either run; another training can start from the plain
-    one alone (`model.init_from`), and other programs can read it.
+    Predictions are the same, within rounding. Other trainings can start from the merged run (model.init_from).
 
     Examples:
-
-    - `sightline merge runs/lora --out runs/merged`
-    - `sightline merge runs/lora --out runs/merged && sightline evaluate runs/merged`
+      sightline runs merge runs/lora --out runs/merged
     """
     from sightline.augment.merging import merge_run
 
@@ -52,33 +138,6 @@ def merge(
     print(f"done: {out}", file=sys.stderr)
 
 
-def seal(runs: Annotated[list[Path], typer.Argument(help="Run folders.", show_default=False)]) -> None:
-    """Write the manifest of a run folder anew: the SHA-256 of every file that a command relies on.
-
-    For runs of older versions, which have no manifest, and after a file was changed on purpose. Every command that
-    loads a run refuses files that are not the ones that were sealed.
-
-    Examples:
-
-    - `sightline seal runs/mine`
-    - `sightline seal runs/*`
-    """
-    from sightline.recipe.loading import load_recipe
-    from sightline.run_folder import changed_files, lock_run, parse_config, read_manifest, require_file
-    from sightline.run_folder import seal_run as write_manifest
-
-    for run in runs:
-        parse_config(run)
-        load_recipe(require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder"))
-        with lock_run(run):
-            try:
-                old, found = read_manifest(run), changed_files(run)
-            except ValueError as error:
-                old, found = None, [str(error)]
-            files = write_manifest(run, finished=True)
-        size = sum(entry["size"] for entry in files.values())
-        print(f"{run}: sealed {len(files)} files, {size / 1e6:.1f} MB")
-        for change in found:
-            print(f"  {change}; accepted")
-        if old is None and not found:
-            print("  had no manifest")
+app = group(
+    "runs", about, {"list": list_runs, "show": show, "seal": seal, "average": average, "merge": merge}, cls=RunsGroup
+)

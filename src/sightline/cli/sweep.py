@@ -13,36 +13,31 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped recipe.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or a shipped recipe.")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[section.key=value,value,...]...", help="Keys of the recipe and the values to try."),
+        list[str] | None, typer.Argument(metavar="KEY=VALUE,...", help="Recipe keys and the values to try.")
     ] = None,
     variants: Annotated[
         Path | None,
-        typer.Option(
-            "--list",
-            help="A YAML list of override sets to try, at every value; each may have a name, and a recipe of its own.",
-        ),
+        typer.Option("--list", metavar="FILE", help="A YAML list of sets of overrides, with names or recipes."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs train at once.")] = 1,
-    out: Annotated[Path | None, typer.Option(help="The folder for all runs; by default runs/sweep-NAME.")] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check every combination and list the runs; start nothing.")
-    ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, metavar="N", help="Runs that train at once.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="DIR", help="The folder of the runs; default: runs/sweep-NAME."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check all combinations and list the runs.")] = False,
     no_compare: Annotated[bool, typer.Option("--no-compare", help="Do not compare the runs at the end.")] = False,
 ) -> None:
-    """Train a recipe with every combination of some overrides, then compare the runs.
+    """Train every combination of some overrides, and compare the runs.
 
-    Each combination is an ordinary run in the sweep's folder. One that fails does not stop the others. The same command
-    again goes on where the last one stopped, and more values add more runs. A list (--list) may hold other recipes as
-    well, to put whole systems side by side: `- {name: conv, recipe: multi30k/convs2s, training.lr: 1e-3}`.
+    A run that fails does not stop the others. The same command continues an interrupted sweep; more values add runs.
+    A list may hold other recipes, too: - {name: conv, recipe: multi30k/convs2s, training.lr: 1e-3}.
 
     Examples:
-
-    - `sightline sweep dates model.decoder.attention.kind=dot,additive seed=1,2,3`
-    - `sightline sweep my.yaml "training.schedule={kind: cosine, warmup: 100},{kind: constant}" --jobs 2`
-    - `sightline sweep my.yaml --list variants.yaml seed=1,2,3 --out runs/ablation`
+      sightline sweep dates model.decoder.attention.kind=dot,additive seed=1,2,3
+      sightline sweep my.yaml "training.schedule={kind: cosine, warmup: 100},{kind: constant}" --jobs 2
+      sightline sweep my.yaml --list variants.yaml seed=1,2,3 --out runs/ablation
     """
     import shlex
 

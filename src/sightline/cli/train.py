@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, the name of a shipped recipe, or a run to go on with.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A recipe file, a shipped recipe, or a run folder to continue.")
+    ],
     overrides: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to write; by default runs/NAME.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where an interrupted training stopped.")] = False,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Load, build, run one step (n-grams have none), print sizes; write nothing."),
-    ] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The run folder to write; default: runs/NAME.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted training.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Run one step and print sizes; write nothing.")] = False,
 ) -> None:
-    """Train what a recipe describes.
+    """Train the model that a recipe describes.
 
     Examples:
-
-    - `sightline train dates`
-    - `sightline train multi30k/transformer training.lr=5e-4 data.swap=true --out runs/en-de`
-    - `sightline train my.yaml --dry-run`
-    - `sightline train runs/en-de --resume`
+      sightline train dates
+      sightline train multi30k/transformer training.lr=5e-4 data.swap=true --out runs/en-de
+      sightline train my.yaml --dry-run
+      sightline train runs/en-de --resume
     """
     from sightline.training.dry_run import dry_run as try_out
     from sightline.training.resolve import open_recipe

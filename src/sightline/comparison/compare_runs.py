@@ -69,6 +69,7 @@ def compare(
     bleu_tokenize: BleuTokenizer | None = None,
     chrf_word_order: int | None = None,
     beam: int | None = None,
+    decoding: Sequence[str] = (),
     ensemble_mean: Mean | None = None,
     device: str = "auto",
     progress: Progress = silent,
@@ -79,11 +80,14 @@ def compare(
     an ensemble, which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ only in their seed are
     one system; `Verdict` says how systems with several seeds are tested. `on` is a test set of all recipes (by default
     the first such), or one of your own. The baseline is the first run unless given; the metrics are those that all
-    recipes have. Each run decodes as its recipe says (an ensemble as its first run), except for `beam`. Language models
+    recipes have. Each run decodes as its recipe says (an ensemble as its first run), except for `beam` and
+    overrides in `decoding` (`decoding.length_penalty=0.6`). Language models
     are scored on the test text and decode nothing; nor does any run if no metric needs outputs (perplexity). Outputs
     without a model (`sightline baseline`) have no perplexity: their `qualities` lack it.
     """
-    loaded = load_runs(runs, beam=beam, mean=ensemble_mean or "probabilities", device=device, progress=progress)
+    loaded = load_runs(
+        runs, beam=beam, decoding=decoding, mean=ensemble_mean or "probabilities", device=device, progress=progress
+    )
     check_one_task(loaded)
     _check_options(loaded, beam, lowercase, ensemble_mean)
     systems, notes = group_by_seed(loaded)

@@ -6,6 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from itertools import count, zip_longest
 from pathlib import Path
@@ -21,6 +22,7 @@ from sightline.evaluation.test_set import TestSet
 from sightline.files import read_json
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe
+from sightline.recipe.loading import change_sections
 from sightline.run import Run
 from sightline.run_folder import RunError, read_config
 from sightline.terminal import plural, short
@@ -119,7 +121,9 @@ def _trained_on(run: Run) -> str:
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
-def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress: Progress) -> list[ComparedRun]:
+def load_runs(
+    runs: Runs, *, beam: int | None, decoding: Sequence[str] = (), mean: Mean, device: str, progress: Progress
+) -> list[ComparedRun]:
     """Load every run once, even if it is also part of an ensemble; refuse duplicates and fewer than two runs."""
     if isinstance(runs, str | os.PathLike):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
@@ -142,6 +146,9 @@ def load_runs(runs: Runs, *, beam: int | None, mean: Mean, device: str, progress
     for number, (place, folder) in enumerate(places.items()):
         progress("loading runs", number, len(places))
         run = BaselineRun.open(folder) if baselines[place] else Run.load(folder, device=device)
+        if decoding and isinstance(run, Run):
+            run = copy(run)
+            run.recipe = change_sections(run.recipe, decoding)
         loaded[place] = ComparedRun(names[place], run, run.plain_search(beam))
     entrants = []
     for name, folders in entries:

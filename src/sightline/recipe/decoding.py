@@ -105,6 +105,26 @@ class Decoding(Section):
         """How many outputs are searched for: those that are told, or those from which minimum Bayes risk chooses."""
         return self.nbest if self.mbr is None else self.mbr.candidates
 
+    def changed(self, changes: dict[str, Any]) -> dict[str, Any]:
+        """This section with changes and what follows from them, as a mapping to be validated.
+
+        A beam means a search: sampling, and minimum Bayes risk among samples, are off unless they are in `changes` too.
+        `nbest` and `mbr.candidates` raise the beam to what they need. Without `nbest` there is one output.
+        """
+        changes = dict(changes)
+        if "beam" in changes and "sample" not in changes:
+            changes["sample"] = None
+            if self.sample is not None:
+                changes.setdefault("mbr", None)
+        risk = changes.get("mbr")
+        if isinstance(risk, dict):
+            risk = Risk.model_construct(**risk)
+        candidates = None if risk is None else getattr(risk, "candidates", None)
+        counts = [count for count in (changes.get("nbest"), candidates) if isinstance(count, int)]
+        if counts and "beam" not in changes and "sample" not in changes:
+            changes["beam"] = max(*counts, self.beam)
+        return {**self.model_dump(), "nbest": 1, **changes}
+
     @model_validator(mode="before")
     @classmethod
     def _form_of_penalty(cls, data: Any) -> Any:

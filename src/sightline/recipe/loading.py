@@ -65,6 +65,35 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     return _validated(document, path)
 
 
+def change_sections(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe of a run with overrides of `decoding` and `evaluation`, and what follows from them.
+
+    Only these sections are validated: an ensemble may do what the recipe of its first run alone could not.
+    """
+    document = Located(recipe.model_dump(mode="json"))
+    for override in overrides:
+        apply_override(document, override)
+        document.places.setdefault(key_of(override)[:1], f"override {override!r}")  # of problems between its keys
+    decoding = document.value["decoding"]
+    if isinstance(decoding, dict):
+        keys = {key[1] if len(key) > 1 else None for key in map(key_of, overrides) if key[0] == "decoding"}
+        changes = {key: value for key, value in decoding.items() if key in keys or None in keys}
+        document.value["decoding"] = recipe.decoding.changed(changes)
+    problems = list(document.problems)
+    changed: dict[str, Any] = {}
+    for key in set(document.value) - set(Recipe.model_fields):
+        problems.append(_told({"type": "extra_forbidden", "loc": (key,), "input": None}, document))
+    for name in ("decoding", "evaluation"):
+        try:
+            changed[name] = type(getattr(recipe, name)).model_validate(document.value[name])
+        except ValidationError as error:
+            every = [{**details, "loc": (name, *details["loc"])} for details in error.errors(include_url=False)]
+            problems += [_told(details, document) for details in every if not _follows(details)]
+    if problems:
+        raise RecipeError(_listed(problems, Path("recipe.yaml")))
+    return recipe.model_copy(update=changed)
+
+
 def _decides_inheritance(key: tuple[str, ...]) -> bool:
     """Whether an override says which run a model starts from, or what of it can be taken over."""
     return key in (("task",), ("model",)) or key[:2] == ("model", "init_from")
