@@ -81,9 +81,9 @@ def seq2seq_ids(sources: Ids, targets: Ids) -> ExampleIds:
 
 def decoder_only_ids(sources: Ids, targets: Ids) -> ExampleIds:
     """Source, end token, start token and target as one sequence, as decoding reads them; labels on the target alone."""
-    given = [np.concatenate([s, [END, START], t]) for s, t in zip(sources, targets, strict=True)]
+    inputs = [np.concatenate([s, [END, START], t]) for s, t in zip(sources, targets, strict=True)]
     labels = [np.concatenate([np.full(len(s) + 1, PAD), t, [END]]) for s, t in zip(sources, targets, strict=True)]
-    return ExampleIds(None, TokenSequences(given), TokenSequences(labels))
+    return ExampleIds(None, TokenSequences(inputs), TokenSequences(labels))
 
 
 def classification_ids(sources: Ids, targets: Ids) -> ExampleIds:
@@ -273,8 +273,8 @@ def packed_batch(ids: ExampleIds, examples: np.ndarray, static: StaticShape | No
         most = None if static is None else static.labels
         batch = _masked_batch(*packed(ids.source), torch.from_numpy(labels), examples, most)
         return replace(batch, source_tokens=read)
-    wanted = torch.from_numpy(labels)
-    return TrainingBatch(*packed(ids.source), *packed(ids.decoder_input), wanted, tokens, examples, source_tokens=read)
+    target = torch.from_numpy(labels)
+    return TrainingBatch(*packed(ids.source), *packed(ids.decoder_input), target, tokens, examples, source_tokens=read)
 
 
 def _masked_batch(

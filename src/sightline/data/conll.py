@@ -297,20 +297,20 @@ class ConlluLines:
             raise DataError(f"{where}: {id_!r} is no id; write 7 for a word, 7-8 for a multiword token, 7.1 for none")
         following = self._last + 1
         if match["word"]:
-            wanted = str(following)
-            fits = id_ == wanted
+            expected = str(following)
+            fits = id_ == expected
             self._last, self._empty = following, 0
         elif match["start"]:
-            wanted = str(max(following, self._range + 1))
-            fits = match["start"] == wanted == str(following) and int(match["stop"]) >= following
+            expected = str(max(following, self._range + 1))
+            fits = match["start"] == expected == str(following) and int(match["stop"]) >= following
             self._range = int(match["stop"])
         else:
             self._empty += 1
-            wanted = f"{self._last}.{self._empty}"
-            fits = id_ == wanted
+            expected = f"{self._last}.{self._empty}"
+            fits = id_ == expected
         if not fits:
             raise DataError(
-                f"{where}: id {id_} is out of order where {wanted} should come; number the words of each sentence "
+                f"{where}: id {id_} is out of order where {expected} should come; number the words of each sentence "
                 f"1, 2, 3, and leave a blank line between sentences"
             )
         return match["word"] is not None

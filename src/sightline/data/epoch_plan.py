@@ -66,18 +66,18 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     are not too wide (ConvS2S has one cross-attention head of the model's width). There the batch has a static shape, so
     the step compiles once. (Batch norm would count the dummies that fill a static shape, a classifier would pool them.)
     """
-    wanted = recipe.training.batches.layout
+    layout = recipe.training.batches.layout
     if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as decoding does
     bodies = recipe.model.bodies.values()
     unpadded = all(body.packable for body in bodies)
-    if wanted == "padded" or (wanted == "auto" and not unpadded):
+    if layout == "padded" or (layout == "auto" and not unpadded):
         return "padded"
     if device.type != "cuda":
         return "packed"
     if unpadded and _kernels_fit(recipe, device) and recipe.task_spec.labels != "one":
         return "static" if recipe.training.guided_alignment is None else "packed"  # the step is not compiled
-    return "padded" if wanted == "auto" else "packed"
+    return "padded" if layout == "auto" else "packed"
 
 
 def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:

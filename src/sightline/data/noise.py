@@ -281,8 +281,8 @@ class Corrupter:
 
     def _corrupted(self, windows: Sequence[np.ndarray], randoms: Sequence[NoiseRandom]) -> Pairs:
         pairs = zip(windows, randoms, strict=True)
-        found = [self._corrupt(window, self.noise, self.pieces, random) for window, random in pairs]
-        return [pair[0] for pair in found], [pair[1] for pair in found]
+        results = [self._corrupt(window, self.noise, self.pieces, random) for window, random in pairs]
+        return [pair[0] for pair in results], [pair[1] for pair in results]
 
 
 @dataclass
@@ -302,14 +302,16 @@ class NoisePlan(EpochPlan):
         """The static shape: all windows of a batch at full length, and dummy sequences that fill the rest."""
         noise, length, rows = self.corrupter.noise, self.corrupter.length, self.rows
         context = self.recipe.training.batches.context
-        read, given = (length + 2, None) if isinstance(noise, MaskNoise) else (each + 1 for each in noise.sides(length))
-        tokens, more = rows * read, 0 if given is None else rows * given
+        read, written = (
+            (length + 2, None) if isinstance(noise, MaskNoise) else (each + 1 for each in noise.sides(length))
+        )
+        tokens, more = rows * read, 0 if written is None else rows * written
         fillers = -(-max(tokens, more) // (context - 1)) + 1  # the most, if a batch has hardly any window
         return StaticShape(
             tokens + fillers,
             rows + fillers + 1,
             context,
-            decoder_tokens=None if given is None else more + fillers,
+            decoder_tokens=None if written is None else more + fillers,
             labels=rows * noise.most(length) if isinstance(noise, MaskNoise) else None,
         )
 

@@ -118,7 +118,7 @@ def prepare_data(
     return PreparedData(recipe, vocabulary, StoreVariants(build, variants), validation, references)
 
 
-def test_store(prepared: PreparedData, name: str) -> Store:
+def load_test_store(prepared: PreparedData, name: str) -> Store:
     """A test set of the recipe, tokenized."""
     return load_or_build_store(_held_out_spec(prepared.recipe, prepared.vocabulary, prepared.recipe.data.tests[name]))
 

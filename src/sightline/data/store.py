@@ -228,11 +228,11 @@ class Store:
 
     def _rows(self, indices: Indices) -> list[tuple[int, int]]:
         """The record batch of each example, and its row there."""
-        wanted = np.asarray(indices, dtype=np.int64)
-        if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
-            raise IndexError(f"examples {wanted.min()} to {wanted.max()} asked of a store of {len(self)}")
-        batches = np.searchsorted(self._starts, wanted, side="right") - 1
-        rows = wanted - self._starts[batches]
+        examples = np.asarray(indices, dtype=np.int64)
+        if len(examples) and not 0 <= examples.min() <= examples.max() < len(self):
+            raise IndexError(f"examples {examples.min()} to {examples.max()} asked of a store of {len(self)}")
+        batches = np.searchsorted(self._starts, examples, side="right") - 1
+        rows = examples - self._starts[batches]
         return list(zip(batches.tolist(), rows.tolist(), strict=True))
 
 

@@ -288,9 +288,9 @@ def read_tsv(path: Path, columns: tuple[int, int], header: Header, limit: LineLi
 
 
 def read_csv(
-    path: Path, wanted: Sequence[str | int], *, delimiter: str = ",", header: bool = True
+    path: Path, columns: Sequence[str | int], *, delimiter: str = ",", header: bool = True
 ) -> Iterator[tuple[Any, ...]]:
-    """The line number and the wanted cells of each row; columns are named by the header, or counted from 1.
+    """The line number and some cells of each row; columns are named by the header, or counted from 1.
 
     A quoted cell may hold delimiters and newlines, and `""` for a quote. A row has as many cells as the first line.
     """
@@ -309,7 +309,7 @@ def read_csv(
         if not row:  # an empty line
             continue
         if not width:
-            width, places = len(row), [_column_index(path, row, each, header) for each in wanted]
+            width, places = len(row), [_column_index(path, row, each, header) for each in columns]
             if header:
                 continue
         if len(row) != width:

@@ -82,13 +82,13 @@ def read_sources(
     if forms is not None:
         other = {bare(piece): number for number, piece in enumerate(tokenizer.all_pieces)}
     result = []
-    for own, surfaces in zip(ids, tokenizer.surfaces_many(texts), strict=True):
-        source = ReadSource(own, surfaces[: len(own)])
-        if UNK in own:
+    for source_ids, surfaces in zip(ids, tokenizer.surfaces_many(texts), strict=True):
+        source = ReadSource(source_ids, surfaces[: len(source_ids)])
+        if UNK in source_ids:
             first = source.first()
             numbered = [
                 other.get(bare(each.text), _number(each.text, first, tokenizer.size)) if number == UNK else number
-                for number, each in zip(own, source.surfaces, strict=True)
+                for number, each in zip(source_ids, source.surfaces, strict=True)
             ]
             source = ReadSource(numbered, source.surfaces)
         result.append(source)
@@ -110,29 +110,29 @@ def number_copied(
 
     With `forms`, the space before a piece may differ from the source, and words of the source have its pieces.
     """
-    found = []
-    for own, surfaces, source in zip(ids, tokenizer.surfaces_many(texts), sources, strict=True):
-        if forms is not None and len(own) == len(surfaces):
-            found.append(_as_in_source(own, surfaces, source, forms, tokenizer.size))
+    result = []
+    for target, surfaces, source in zip(ids, tokenizer.surfaces_many(texts), sources, strict=True):
+        if forms is not None and len(target) == len(surfaces):
+            result.append(_as_in_source(target, surfaces, source, forms, tokenizer.size))
             continue
         there = {each.text: number for each, number in zip(source.surfaces, source.ids, strict=True)}
-        known = zip(own, surfaces, strict=False)
-        found.append([there.get(each.text, UNK) if number == UNK else number for number, each in known])
-    return found
+        known = zip(target, surfaces, strict=False)
+        result.append([there.get(each.text, UNK) if number == UNK else number for number, each in known])
+    return result
 
 
-def _as_in_source(own: Ids, surfaces: Sequence[PieceText], source: ReadSource, forms: CopyForms, size: int) -> Ids:
+def _as_in_source(ids: Ids, surfaces: Sequence[PieceText], source: ReadSource, forms: CopyForms, size: int) -> Ids:
     """The ids of a target; words that are in its source have the ids of the source."""
     first, there = source.first(), _words(source.surfaces)
     can_copy = {form for number in source.ids if number < size for form in (forms.spaced[number], forms.joined[number])}
     result: Ids = []
     for word, places in _words(surfaces, every=True):
-        if all(own[place] in can_copy for place in places):
-            result += [own[place] for place in places]
+        if all(ids[place] in can_copy for place in places):
+            result += [ids[place] for place in places]
         elif (match := next((each for text, each in there if bare(text) == bare(word)), None)) is not None:
             result += _joined_as(word.startswith(SPACE), match, source, first, forms, size)
         else:
-            result += [_copied(own[place], surfaces[place].text, first, size) for place in places]
+            result += [_copied(ids[place], surfaces[place].text, first, size) for place in places]
     return result
 
 
@@ -155,13 +155,13 @@ def _joined_as(
 
 def _words(surfaces: Sequence[PieceText], *, every: bool = False) -> list[tuple[str, list[int]]]:
     """The words of a text and the positions of their pieces; only words with letters or digits, or every one."""
-    found = []
+    words = []
     for _, pieces in groupby(enumerate(surfaces), key=lambda each: each[1].word):
         places = list(map(itemgetter(0), pieces))
         word = "".join(surfaces[place].text for place in places)
         if every or any(character.isalnum() for character in word):
-            found.append((word, places))
-    return found
+            words.append((word, places))
+    return words
 
 
 def with_unknown(

@@ -185,8 +185,8 @@ class Tokenizer:
 
         Joined they are the normalized text, with "▁" for the space before a word.
         """
-        (found,) = self.surfaces_many([text])
-        return found
+        (pieces,) = self.surfaces_many([text])
+        return pieces
 
     def surfaces_many(self, texts: Sequence[str]) -> list[list[PieceText]]:
         """The same of many texts."""
@@ -195,7 +195,7 @@ class Tokenizer:
 
     def _surfaces(self, text: str, cut: tokenizers.Encoding) -> list[PieceText]:
         words = self.words(text) if UNK in cut.ids else []
-        sizes, found = Counter(cut.word_ids) if words else {}, list[PieceText]()
+        sizes, pieces = Counter(cut.word_ids) if words else {}, list[PieceText]()
         for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
             if number != UNK:
                 piece = self._piece(number)
@@ -203,13 +203,13 @@ class Tokenizer:
                 piece = words[word]
             else:  # of several pieces of a word the first one has its "▁"
                 piece = self.normalize(text[start:stop])
-            found.append(PieceText(piece, word or 0))
-        return found
+            pieces.append(PieceText(piece, word or 0))
+        return pieces
 
     def decode_with(self, ids: Sequence[int], surfaces: Sequence[PieceText]) -> str:
         """The text of ids, the first of which belong to a text with these `surfaces`."""
-        given = [*(each.text for each in surfaces), *(self._piece(number) for number in ids[len(surfaces) :])]
-        kept = [piece for number, piece in zip(ids, given, strict=False) if number not in _SILENT]
+        pieces = [*(each.text for each in surfaces), *(self._piece(number) for number in ids[len(surfaces) :])]
+        kept = [piece for number, piece in zip(ids, pieces, strict=False) if number not in _SILENT]
         text: str = self._inner.decoder.decode(kept)
         return text
 
@@ -218,7 +218,8 @@ class Tokenizer:
         texts = [self._shown(text) for text in texts]
         cut = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
-            [text[start:stop].strip() for start, stop in found.offsets] for text, found in zip(texts, cut, strict=True)
+            [text[start:stop].strip() for start, stop in encoding.offsets]
+            for text, encoding in zip(texts, cut, strict=True)
         ]
 
     def _shown(self, text: str) -> str:

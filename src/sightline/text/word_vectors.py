@@ -38,8 +38,8 @@ class Coverage:
 
     found: int  # exact matches
     lowercased: int  # matches of the lowercased word
-    missing: tuple[str, ...]  # the most frequent first where counts were given, else in the order of the vocabulary
-    tokens: float | None = None  # the share of the running tokens that have a vector, where counts were given
+    missing: tuple[str, ...]  # the most frequent first if counts are given, else in the order of the vocabulary
+    tokens: float | None = None  # the share of the running tokens that have a vector, if counts are given
     file: str = ""
 
     @property
@@ -167,11 +167,11 @@ def initial_embeddings(
     old = table if isinstance(table, np.ndarray) else table.detach().cpu().numpy()
     new = old.copy()
     rows = first + np.flatnonzero(vectors.known)
-    found = vectors.matrix[vectors.known].astype(np.float64)
-    size = np.sqrt(np.square(found).mean())
+    known = vectors.matrix[vectors.known].astype(np.float64)
+    size = np.sqrt(np.square(known).mean())
     if not size > 0:
-        raise WordVectorError(f"{path}: every vector that is wanted is zero; {AGAIN}")
-    new[rows] = found * (np.sqrt(np.square(old[rows], dtype=np.float64).mean()) / size)
+        raise WordVectorError(f"{path}: all vectors are zero; {AGAIN}")
+    new[rows] = known * (np.sqrt(np.square(old[rows], dtype=np.float64).mean()) / size)
     return _like(table, new), coverage
 
 
@@ -258,13 +258,13 @@ def _read_text(
     """D, and the wanted words of a text file with their vectors."""
     first = file.readline().removeprefix(_BOM)
     if kind == "word2vec":
-        total, found = _header(path, first)
-        return _agreed(path, found, width), _text_entries(path, file, 2, found, total, wanted)
-    found = _trailing_values(first)
-    if not found:
+        total, values = _header(path, first)
+        return _agreed(path, values, width), _text_entries(path, file, 2, values, total, wanted)
+    values = _trailing_values(first)
+    if not values:
         raise WordVectorError(f"{path}, line 1: {_short(first)} is not a word and its values; is it a GloVe file?")
     lines = _again(first, file)
-    return _agreed(path, found, width), _text_entries(path, lines, 1, found, None, wanted)
+    return _agreed(path, values, width), _text_entries(path, lines, 1, values, None, wanted)
 
 
 def _text_entries(
@@ -301,8 +301,8 @@ def _read_binary(
 ) -> tuple[int, _Entries]:
     """D, and the wanted words of a binary file with their vectors."""
     first = file.readline(_BLOCK)
-    total, found = _header(path, first)
-    return _agreed(path, found, width), _binary_entries(path, file, len(first), found, total, wanted)
+    total, values = _header(path, first)
+    return _agreed(path, values, width), _binary_entries(path, file, len(first), values, total, wanted)
 
 
 def _binary_entries(
@@ -353,13 +353,13 @@ def _header(path: Path, line: bytes) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _agreed(path: Path, found: int, width: int | None) -> int:
-    if width is not None and found != width:
+def _agreed(path: Path, values: int, width: int | None) -> int:
+    if width is not None and values != width:
         raise WordVectorError(
-            f"{path} has vectors of {found} values, and {width} are needed; set the width of the embedding to {found} "
-            f"(model.width={found}), or take vectors of {width} values, as `sightline vectors --dim {width}` learns"
+            f"{path} has vectors of {values} values, and {width} are needed; set the width of the embedding to "
+            f"{values} (model.width={values}), or use vectors of {width} values"
         )
-    return found
+    return values
 
 
 def _guess(path: Path) -> Format:

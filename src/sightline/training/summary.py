@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sightline.data.cleaning import REASONS, TRUNCATED
-from sightline.data.preparation import PreparedData, held_out_notes, test_store
+from sightline.data.preparation import PreparedData, held_out_notes, load_test_store
 from sightline.data.store import Store
 from sightline.data.text_files import DataError
 from sightline.decoding.request import source_limits
@@ -128,6 +128,6 @@ def _stores(prepared: PreparedData) -> Iterator[tuple[str, Store]]:
     yield "validation reference", prepared.validation
     for name in prepared.recipe.data.tests:
         try:
-            yield f"{name} reference", test_store(prepared, name)
+            yield f"{name} reference", load_test_store(prepared, name)
         except DataError:
             continue

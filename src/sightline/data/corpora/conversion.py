@@ -60,8 +60,8 @@ def _segments(corpus: Corpus, originals: Originals) -> Made:
             file = archive.extractfile(product.member)
             assert file is not None
             text = file.read().decode("utf-8")
-        found = [_SEGMENT.search(line) for line in text.split("\n") if line.startswith("<seg ")]
-        yield product.name, _lines(match[1].strip(" \t\r") for match in found if match is not None)
+        matches = [_SEGMENT.search(line) for line in text.split("\n") if line.startswith("<seg ")]
+        yield product.name, _lines(match[1].strip(" \t\r") for match in matches if match is not None)
 
 
 def _tatoeba(corpus: Corpus, originals: Originals) -> Made:
@@ -87,12 +87,12 @@ def _phrases(corpus: Corpus, originals: Originals) -> Made:
     from sightline.recipe.data import PhrasesSource
 
     for part, examples in (("train", 20_000), ("validation", 500), ("test", 1_000)):
-        found = list(phrases(PhrasesSource.model_validate({"split": part, "examples": examples})))
-        yield f"{part}.en", _lines(each.english for each in found)
-        yield f"{part}.de", _lines(each.german for each in found)
-        yield f"{part}.tags", _lines(each.tags for each in found)
-        yield f"{part}.sentiment", _lines(each.sentiment for each in found)
-        yield f"{part}.links", _lines(" ".join(f"{i}-{j}" for i, j in sorted(each.links)) for each in found)
+        pairs = list(phrases(PhrasesSource.model_validate({"split": part, "examples": examples})))
+        yield f"{part}.en", _lines(each.english for each in pairs)
+        yield f"{part}.de", _lines(each.german for each in pairs)
+        yield f"{part}.tags", _lines(each.tags for each in pairs)
+        yield f"{part}.sentiment", _lines(each.sentiment for each in pairs)
+        yield f"{part}.links", _lines(" ".join(f"{i}-{j}" for i, j in sorted(each.links)) for each in pairs)
 
 
 def _europarl(corpus: Corpus, originals: Originals) -> Made:

@@ -299,13 +299,13 @@ def adjectives() -> tuple[Adjective, ...]:
 
 
 def _phrases(table: str) -> tuple[Adverbial, ...]:
-    found = []
+    entries = []
     for line in table.strip().splitlines():
         english, german, links, tenses = (cell.split() for cell in line.split("|"))
         words, tags = zip(*(word.split("/") for word in english), strict=True)
         pairs = tuple((int(i), int(j)) for i, j in (link.split("-") for link in links))
-        found.append(Adverbial(words, tags, tuple(german), pairs, frozenset(tenses)))
-    return tuple(found)
+        entries.append(Adverbial(words, tags, tuple(german), pairs, frozenset(tenses)))
+    return tuple(entries)
 
 
 _ADVERBIALS = {"time": _TIMES, "frequency": _FREQUENCIES, "place": _PLACES}
