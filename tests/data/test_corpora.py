@@ -20,7 +20,15 @@ from typer.testing import CliRunner
 from sightline.cli.app import app
 from sightline.data.corpora import catalogue as catalogues
 from sightline.data.corpora import checking, europarl
-from sightline.data.corpora.catalogue import Corpus, CorpusError, Original, Product, catalogue, corpora_folders, corpus
+from sightline.data.corpora.catalogue import (
+    CatalogueEntry,
+    CorpusError,
+    Original,
+    Product,
+    catalogue,
+    corpora_folders,
+    corpus,
+)
 from sightline.data.corpora.checking import BLOCK, difference, digests
 from sightline.data.corpora.conversion import CONVERSIONS, convert
 from sightline.data.corpora.conversion import synopses as make_synopses
@@ -100,7 +108,7 @@ def zipped(**members: str) -> bytes:
 
 
 @pytest.fixture
-def tiny(server: Server, monkeypatch: pytest.MonkeyPatch) -> Corpus:
+def tiny(server: Server, monkeypatch: pytest.MonkeyPatch) -> CatalogueEntry:
     """A corpus like multi30k, with its originals on the server, under its name."""
     files = {"train.de": GERMAN, "train.en": ENGLISH}
     originals, products = [], []
@@ -109,7 +117,9 @@ def tiny(server: Server, monkeypatch: pytest.MonkeyPatch) -> Corpus:
         server.files[f"/example.org/{name}.gz"] = content
         originals.append(Original(f"{name}.gz", f"https://example.org/{name}.gz", f"sha256:{sha(content)}"))
         products.append(Product(f"{name}.xz", 2, sha(text.encode()), f"{name}.gz"))
-    one = Corpus("multi30k", "captions", "example.org", "do good", "1 kB", "files", tuple(originals), tuple(products))
+    one = CatalogueEntry(
+        "multi30k", "captions", "example.org", "do good", "1 kB", "files", tuple(originals), tuple(products)
+    )
     monkeypatch.setattr(catalogues, "catalogue", lambda: {"multi30k": one})
     blocks = {"multi30k/train.de.xz": digests(GERMAN.encode()), "multi30k/train.en.xz": digests(ENGLISH.encode())}
     monkeypatch.setattr(checking, "block_digests", lambda: blocks)
@@ -134,7 +144,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.skipif("sys.platform != 'linux'", reason="other platforms have their data folders elsewhere")
-def test_what_is_got_is_where_recipes_look_with_no_variable_set(server: Server, tiny: Corpus, home: Path) -> None:
+def test_what_is_got_is_where_recipes_look_with_no_variable_set(
+    server: Server, tiny: CatalogueEntry, home: Path
+) -> None:
     with pytest.raises(DataError, match=r"get it with `sightline data get multi30k`, or set data\.folder"):
         resolve_folder("multi30k", None)
     code, output = run("get", "multi30k", "--yes", "--mirror", mirror(server))
@@ -149,7 +161,9 @@ def test_what_is_got_is_where_recipes_look_with_no_variable_set(server: Server, 
     assert run("check")[0] == 0
 
 
-def test_terms_must_be_accepted_before_anything_is_downloaded(server: Server, tiny: Corpus, tmp_path: Path) -> None:
+def test_terms_must_be_accepted_before_anything_is_downloaded(
+    server: Server, tiny: CatalogueEntry, tmp_path: Path
+) -> None:
     code, output = run("get", "multi30k", "--to", str(tmp_path), "--mirror", mirror(server))
     assert code == 1 and "terms: do good" in output and "accept its terms (do good) with --yes" in output
     assert server.ranges == []
@@ -159,7 +173,7 @@ def test_an_unknown_corpus_suggests_the_nearest() -> None:
     assert "did you mean multi30k?" in run("get", "multi30", "--yes")[1]
 
 
-def test_check_says_which_lines_differ(server: Server, tiny: Corpus, tmp_path: Path) -> None:
+def test_check_says_which_lines_differ(server: Server, tiny: CatalogueEntry, tmp_path: Path) -> None:
     run("get", "multi30k", "--yes", "--to", str(tmp_path), "--mirror", mirror(server))
     (tmp_path / "multi30k" / "train.de.xz").write_bytes(lzma.compress(GERMAN.replace("Kind", "Rind").encode()))
     (tmp_path / "multi30k" / "train.en.xz").unlink()
@@ -249,7 +263,7 @@ def made(kind: str, originals: dict[str, bytes], folder: Path, *products: Produc
     for name, content in originals.items():
         paths[name] = folder / name
         paths[name].write_bytes(content)
-    one = Corpus("tiny", "", "", "", "", kind, (), products)
+    one = CatalogueEntry("tiny", "", "", "", "", kind, (), products)
     return {name: content.decode() for name, content in convert(one, paths)}
 
 

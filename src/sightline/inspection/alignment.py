@@ -22,7 +22,7 @@ from sightline.decoding.scoring import begun
 from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, short_name
 from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import SPACE, START, UNK
-from sightline.text.word_pieces import WordPieces, align_pieces, align_words
+from sightline.text.word_pieces import SegmentedText, align_pieces, align_words
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -224,11 +224,11 @@ def align_outputs(
 # --- pieces and words --------------------------------------------------------------------------------------------
 
 
-def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[WordPieces]:
+def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[SegmentedText]:
     """Sources as the model reads them: what stands behind data.clean.truncate_source has no pieces, and so no links."""
     most = run.recipe.data.clean.truncate_source
     cuts = (align_words(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
-    return [WordPieces(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
+    return [SegmentedText(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
 
 
 def _written(run: LoadedRun, ids: Sequence[int]) -> list[str]:
@@ -349,7 +349,7 @@ def source_attention(
 
 
 def _align(
-    run: LoadedRun, sources: Sequence[WordPieces], targets: Sequence[WordPieces], ways: Sequence[HeadSelection]
+    run: LoadedRun, sources: Sequence[SegmentedText], targets: Sequence[SegmentedText], ways: Sequence[HeadSelection]
 ) -> list[list[WordAlignment]]:
     if not run.recipe.task_spec.maps_text:
         raise ValueError(f"alignments are between a source and a target, and this run is {run.recipe.task_spec}")
@@ -364,7 +364,7 @@ def _align(
 
 
 def _word_alignments(
-    sources: Sequence[WordPieces], targets: Sequence[WordPieces], found: dict[int, Weights], shift: bool
+    sources: Sequence[SegmentedText], targets: Sequence[SegmentedText], found: dict[int, Weights], shift: bool
 ) -> list[WordAlignment]:
     """From pieces to words, for each pair; nothing looks at nothing where one side is empty."""
     results = []

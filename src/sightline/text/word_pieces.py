@@ -23,7 +23,7 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
 
 
 @dataclass(frozen=True)
-class WordPieces:
+class SegmentedText:
     """A text as pieces and as words, and which pieces belong to which words."""
 
     ids: list[int]
@@ -31,7 +31,7 @@ class WordPieces:
     members: NDArray[np.bool_]  # (pieces, words)
 
 
-def align_words(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None, number: int = 1) -> WordPieces:
+def align_words(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = None, number: int = 1) -> SegmentedText:
     """The pieces and words of a text; `number` is its line number in errors."""
     words = text.split() if words is None else list(words)
     letters = "".join(text.split())
@@ -40,15 +40,15 @@ def align_words(tokenizer: Tokenizer, text: str, words: Sequence[str] | None = N
         raise ValueError(f"line {number}: the words {' '.join(words)!r} do not spell the text {text!r}")
     before = np.cumsum([0, *(not character.isspace() for character in text)])  # letters before each offset
     spans = [(int(before[start]), int(before[stop])) for start, stop in tokenizer.spans(text)]
-    return WordPieces(tokenizer.encode(text), list(words), _members(spans, words))
+    return SegmentedText(tokenizer.encode(text), list(words), _members(spans, words))
 
 
-def align_pieces(ids: list[int], pieces: Sequence[str]) -> WordPieces:
+def align_pieces(ids: list[int], pieces: Sequence[str]) -> SegmentedText:
     """The words that pieces with "▁" for spaces spell."""
     words = "".join(pieces).replace(SPACE, " ").split()
     lengths = [len("".join(piece.replace(SPACE, " ").split())) for piece in pieces]
     ends = np.cumsum([0, *lengths]).tolist()
-    return WordPieces(ids, words, _members(list(pairwise(ends)), words))
+    return SegmentedText(ids, words, _members(list(pairwise(ends)), words))
 
 
 def word_groups(pieces: Sequence[str]) -> list[list[int]]:

@@ -39,7 +39,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CatalogueEntry:
     """A corpus: a folder of files made from originals."""
 
     name: str
@@ -53,7 +53,7 @@ class Corpus:
     note: str = ""  # differences from the files of the published scores of our recipes
 
 
-def corpus(name: str) -> Corpus:
+def corpus(name: str) -> CatalogueEntry:
     """The corpus of that name."""
     known = catalogue()
     if name not in known:
@@ -64,7 +64,7 @@ def corpus(name: str) -> Corpus:
 
 
 @cache
-def catalogue() -> dict[str, Corpus]:
+def catalogue() -> dict[str, CatalogueEntry]:
     """All corpora by name."""
     from sightline.recipe.yaml import read_yaml
 
@@ -86,7 +86,7 @@ def number_lists(name: str) -> dict[str, list[str]]:
     return {part: numbers.split() for part, numbers in (line.split(":") for line in text.splitlines())}
 
 
-def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
+def _corpus(name: str, entry: dict[str, Any]) -> CatalogueEntry:
     base = f"{_GITHUB}/{entry['repository']}/{entry['commit']}" if "repository" in entry else ""
     originals = [
         Original(each.rsplit("/", 1)[-1], each if "://" in each else f"{base}/{each}", known)
@@ -101,7 +101,7 @@ def _corpus(name: str, entry: dict[str, Any]) -> Corpus:
         for file, said in entry["files"].items()
     ]
     source = f"{entry['repository']} at {entry['commit'][:7]}" if base else entry["source"]
-    return Corpus(
+    return CatalogueEntry(
         name,
         entry["title"],
         f"github.com/{source}" if base else source,

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Literal
 
-from sightline.data.corpora.catalogue import Corpus, Product, block_digests
+from sightline.data.corpora.catalogue import CatalogueEntry, Product, block_digests
 from sightline.files import READ_ERRORS, open_decompressed
 from sightline.terminal import plural
 
@@ -29,7 +29,7 @@ class FileCheck:
     detail: str = ""
 
 
-def check(corpus: Corpus, folder: Path, against: Path | None = None) -> Iterator[FileCheck]:
+def check(corpus: CatalogueEntry, folder: Path, against: Path | None = None) -> Iterator[FileCheck]:
     """Check the files of a corpus against their checksums, or line by line against the files of another folder."""
     for product in corpus.products:
         path = folder / product.name
@@ -67,7 +67,7 @@ def digests(content: bytes) -> str:
     return "".join(hashlib.sha256(block).hexdigest()[:_DIGITS] for block in blocks)
 
 
-def recorded_difference(corpus: Corpus, product: Product, content: bytes) -> str:
+def recorded_difference(corpus: CatalogueEntry, product: Product, content: bytes) -> str:
     """The difference of a file from its record; "" if there is none."""
     if hashlib.sha256(content).hexdigest() == product.sha256:
         return ""

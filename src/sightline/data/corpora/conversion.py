@@ -15,7 +15,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from sightline.data.corpora.catalogue import Corpus, CorpusError, number_lists
+from sightline.data.corpora.catalogue import CatalogueEntry, CorpusError, number_lists
 from sightline.data.sources import split_position
 from sightline.data.text_files import read_lines
 from sightline.files import READ_ERRORS
@@ -28,7 +28,7 @@ Originals = Mapping[str, Path]  # by name
 Made = Iterator[tuple[str, bytes]]  # file and content, one after the other
 
 
-def convert(corpus: Corpus, originals: Originals) -> Made:
+def convert(corpus: CatalogueEntry, originals: Originals) -> Made:
     """The files of a corpus with their content."""
     try:
         yield from CONVERSIONS[corpus.convert](corpus, originals)
@@ -40,7 +40,7 @@ def convert(corpus: Corpus, originals: Originals) -> Made:
         ) from error
 
 
-def _files(corpus: Corpus, originals: Originals) -> Made:
+def _files(corpus: CatalogueEntry, originals: Originals) -> Made:
     """Each file is one original: decompressed, taken out of its archive, without a byte-order mark."""
     for product in corpus.products:
         path = originals[product.original]
@@ -53,7 +53,7 @@ def _files(corpus: Corpus, originals: Originals) -> Made:
         yield product.name, content.removeprefix(_BOM)
 
 
-def _segments(corpus: Corpus, originals: Originals) -> Made:
+def _segments(corpus: CatalogueEntry, originals: Originals) -> Made:
     """WMT's SGML: the content of each <seg> as a line, as in sacreBLEU, except that inner spaces are kept."""
     for product in corpus.products:
         with tarfile.open(originals[product.original]) as archive:
@@ -64,7 +64,7 @@ def _segments(corpus: Corpus, originals: Originals) -> Made:
         yield product.name, _lines(match[1].strip(" \t\r") for match in matches if match is not None)
 
 
-def _tatoeba(corpus: Corpus, originals: Originals) -> Made:
+def _tatoeba(corpus: CatalogueEntry, originals: Originals) -> Made:
     """`English TAB German TAB attribution` to `German TAB English`."""
     (product,) = corpus.products
     with zipfile.ZipFile(originals[product.original]) as archive:
@@ -73,7 +73,7 @@ def _tatoeba(corpus: Corpus, originals: Originals) -> Made:
     yield product.name, _lines(f"{row[1]}\t{row[0]}" for row in cells)
 
 
-def _articles(corpus: Corpus, originals: Originals) -> Made:
+def _articles(corpus: CatalogueEntry, originals: Originals) -> Made:
     """Articles and abstracts, one a line, in the order of the list of their numbers; runs of spaces become one."""
     for part, numbers in number_lists("sumpubmed.txt").items():
         for side, name in (("src", "text_{}.txt"), ("tgt", "abstract_{}.txt")):
@@ -81,7 +81,7 @@ def _articles(corpus: Corpus, originals: Originals) -> Made:
             yield f"{part}.{side}.xz", _lines(" ".join(text.split()) for text in texts)
 
 
-def _phrases(corpus: Corpus, originals: Originals) -> Made:
+def _phrases(corpus: CatalogueEntry, originals: Originals) -> Made:
     """The built-in corpus as files, with its gold alignments."""
     from sightline.data.phrases import phrases
     from sightline.recipe.data import PhrasesSource
@@ -95,13 +95,13 @@ def _phrases(corpus: Corpus, originals: Originals) -> Made:
         yield f"{part}.links", _lines(" ".join(f"{i}-{j}" for i, j in sorted(each.links)) for each in pairs)
 
 
-def _europarl(corpus: Corpus, originals: Originals) -> Made:
+def _europarl(corpus: CatalogueEntry, originals: Originals) -> Made:
     from sightline.data.corpora.europarl import europarl_files
 
     return europarl_files(originals)
 
 
-def _synopses(corpus: Corpus, originals: Originals) -> Made:
+def _synopses(corpus: CatalogueEntry, originals: Originals) -> Made:
     return synopses(list(originals.values()))
 
 
@@ -109,7 +109,7 @@ def _lines(lines: Iterator[str]) -> bytes:
     return "".join(line + "\n" for line in lines).encode("utf-8")
 
 
-CONVERSIONS: dict[str, Callable[[Corpus, Originals], Made]] = {
+CONVERSIONS: dict[str, Callable[[CatalogueEntry, Originals], Made]] = {
     "files": _files,
     "segments": _segments,
     "tatoeba": _tatoeba,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sightline.data.corpora.catalogue import Corpus, CorpusError, Original, corpora_folders
+from sightline.data.corpora.catalogue import CatalogueEntry, CorpusError, Original, corpora_folders
 from sightline.data.corpora.checking import FileCheck, check
 from sightline.data.corpora.conversion import convert
 from sightline.files import compressed, write_atomically
@@ -21,7 +21,7 @@ def destination(to: Path | None) -> Path:
 
 
 def get_corpus(
-    corpus: Corpus,
+    corpus: CatalogueEntry,
     folder: Path,
     *,
     packages: Sequence[Path] = (),
