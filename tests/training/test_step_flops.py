@@ -1,4 +1,4 @@
-"""The operations of a training step, estimated from a few batches; the memory taken."""
+"""The operations of a training step, estimated from a few batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sightline.data.windows import WindowPlan
 from sightline.models.build import build_model
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.training.flops import flop_rate, peak_memory, step_flops
+from sightline.training.flops import flop_rate, step_flops
 from sightline.training.train import plan_for
 from sightline.training.train_step import TrainStep
 
@@ -146,17 +146,3 @@ def test_counting_leaves_nothing_behind_and_finds_the_same_again(
         for parameter in model.parameters():
             parameter.fill_(float("nan"))  # the weights do not matter
     assert flop_rate(step, plan) == rate
-
-
-@pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])
-def test_the_peak_of_memory_is_in_bytes_everywhere(monkeypatch: pytest.MonkeyPatch, platform: str, unit: int) -> None:
-    resource = pytest.importorskip("resource")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    monkeypatch.setattr("sightline.training.flops.sys.platform", platform)
-    peak = peak_memory(CPU)
-    assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def test_the_peak_of_memory_is_at_least_what_is_held() -> None:
-    held = torch.ones(2**24)  # 64 MiB
-    assert peak_memory(CPU) > held.numel() * 4

@@ -21,6 +21,7 @@ from sightline.training.objectives import Objective
 from sightline.training.train_step import StepRunner, TrainStep
 from sightline.training.trainer import Trainer
 from sightline.training.validation import Validation
+from sightline.training.world import World
 from watched_runs import Silent
 
 DATES = {"kind": "dates", "split": "train", "examples": 1}
@@ -77,6 +78,7 @@ class Job:
         self.validated: list[dict[str, Tensor]] = []
         self.exported: list[dict[str, Tensor]] = []
         self.loss: Callable[[TrainingBatch], Loss] | None = None
+        self.world = World()
         self.rates: dict[str, float] = {}  # shares of the learning rate, by name
         run.mkdir(exist_ok=True)
 
@@ -99,6 +101,7 @@ class Job:
             display=self.display,
             flops=lambda batch: 100 * batch.tokens + len(batch.examples),
             lr_factors=self.rates,
+            world=self.world,
         )
         return trainer.fit(resume=resume)
 

@@ -101,6 +101,7 @@ def _show(found: DryRun) -> None:
             vocabulary,
             ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
             *((f"  {name}", _part(found, name, count)) for name, count in found.parts.items()),
+            ("memory", f"{found.memory}, without activations"),
             ("first step", f"{step.seconds:.2f} s, loss {step.loss:.3f} nats a token"),
             ("peak memory", f"{step.peak_memory / 2**20:,.0f} MiB"),
         ]

@@ -202,7 +202,7 @@ class WindowPlan(EpochPlan):
         if self.carry:
             begins, _ = self._rows(epoch)
             return replace(
-                padded_batch(language_model_ids([], windows), examples), continues=bool(examples[0] != begins[0])
+                padded_batch(language_model_ids([], windows), examples), continues=examples[0] not in begins
             )
         return self.to_batch(
             language_model_ids([], [np.concatenate([[START], window]) for window in windows]), examples
@@ -215,7 +215,8 @@ class WindowPlan(EpochPlan):
         text = self.text(epoch)
         if self.carry:
             begins, length = self._rows(epoch)
-            width = min(self.context, length - int(examples[0] - begins[0]))  # the last window of a row may be shorter
+            at = int(examples[0] - begins[0]) % length  # of any row
+            width = min(self.context, length - at)  # the last window of a row may be shorter
             return [text.between(start - 1, start + width) for start in examples.tolist()]
         bounds = self._bounds(epoch)
         return [text.between(int(bounds[number]), int(bounds[number + 1])) for number in examples]

@@ -63,7 +63,7 @@ def cross_entropy(
 
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float, ignore_index: int = _PAD) -> Loss:
     """Loss of logits (…, V) for targets (…,), by the formula."""
-    logits = logits.float()
+    logits = logits if logits.dtype == torch.float64 else logits.float()
     real = targets != ignore_index
     lse = logits.logsumexp(-1)
     right = logits.gather(-1, targets[..., None])[..., 0]

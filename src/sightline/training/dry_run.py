@@ -18,8 +18,8 @@ from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
-from sightline.training.flops import peak_memory
 from sightline.training.init_from import adapt, initialize, vocabulary_of_start
+from sightline.training.memory import MemoryEstimate, check_memory, estimate_memory, peak_memory
 from sightline.training.optimizers import build_optimizer, trained_count
 from sightline.training.schedules import warmup_note
 from sightline.training.summary import cut_reference_notes, text_to_count
@@ -52,13 +52,15 @@ class DryRun:
     parts: dict[str, int]  # parameters shared by several count for the first, so that these add up to all
     shared: dict[str, int]  # those of each part that an earlier one has counted
     trained: dict[str, int]  # of each part, and of all under ""
+    memory: MemoryEstimate  # before anything is built
     notes: list[str]  # what it begins with
     step: FirstStep | None  # None of a model that is counted in one go
 
 
 def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
-    """Load the data, build the model, run one step."""
+    """Load the data, estimate the memory, build the model, run one step; a model that cannot fit is refused."""
     device = choose_device(recipe.training.device)
+    check_memory(recipe, device)  # with the smallest vocabulary, before the data is read
     recipe, chosen = with_defaults(recipe)
     with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
         found = _tried(recipe, prepared, device)
@@ -66,6 +68,7 @@ def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun
 
 
 def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
+    memory = check_memory(recipe, device, estimate_memory(recipe, prepared.vocabulary))
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)
     notes, start = initialize(model, recipe, prepared.vocabulary, None)
@@ -92,6 +95,7 @@ def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryR
         shared={name: _size(shared) for name, (_, shared) in parts.items()},
         trained={"": trained_count(model)}
         | {name: _size(each for each in own if each.requires_grad) for name, (own, _) in parts.items()},
+        memory=memory,
         notes=notes,
         step=step,
     )

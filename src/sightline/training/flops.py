@@ -20,7 +20,6 @@ An operator that seems to multiply matrices and is not known here is named in a 
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -286,20 +285,3 @@ def step_flops(step: TrainStep, batch: TrainingBatch) -> int:
     for buffer, before in buffers:
         buffer.copy_(before)
     return count.total
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most bytes held at once so far: by tensors on a CUDA device, by the whole process on the CPU.
-
-    The process's peak includes preparing the data; on Windows it is not known, and 0.
-    """
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    if device.type == "mps":
-        return int(torch.mps.driver_allocated_memory())
-    try:
-        import resource
-    except ImportError:  # Windows
-        return 0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB

@@ -55,6 +55,7 @@ from sightline.training.checkpoints import Progress
 from sightline.training.flops import flop_rate
 from sightline.training.init_from import Start, adapt, initialize, vocabulary_of_start, write_start
 from sightline.training.loggers import Display, Journal, LiveDisplay, PlainDisplay
+from sightline.training.memory import check_memory
 from sightline.training.model_card import write_model_card
 from sightline.training.objectives import Objective, build_objective
 from sightline.training.optimizers import trained_count
@@ -98,6 +99,7 @@ def train(
         for line in notes:
             display.note(line)
         device = choose_device(loaded.training.device)
+        check_memory(loaded, device)
         with _prepared(_with_precision(loaded, run, device), run, resume, display, progress, started) as prepared:
             _train(prepared, run, resume, display, device)
     return run

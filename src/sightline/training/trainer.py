@@ -27,8 +27,8 @@ from sightline.run_folder import RunError
 from sightline.training.averaging import RunningAverage, finished_weights
 from sightline.training.callbacks import CALLBACKS
 from sightline.training.checkpoints import Checkpoints, Progress
-from sightline.training.flops import peak_memory
 from sightline.training.loggers import LOGGERS, Display, Journal, Logger, StepMetrics, StepValues, not_finite
+from sightline.training.memory import peak_memory
 from sightline.training.optimizers import build_optimizer
 from sightline.training.schedules import learning_rate_factor, limit_reached
 from sightline.training.train_step import StepRunner

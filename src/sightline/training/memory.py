@@ -1,0 +1,149 @@
+"""The memory of a training: estimated before its model is built, measured while it runs.
+
+The estimate is a lower bound: weights, gradients and optimizer states in float32, without activations. It builds the
+model on the `meta` device, where parameters have shapes and no memory. Of a very deep model only a few layers are
+built: parameters grow linearly with the number of layers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from sightline.models.build import build_model
+from sightline.models.ngram import CountedModel
+from sightline.models.seq2seq import parameter_count
+from sightline.recipe import Recipe
+from sightline.training.optimizers import freeze_for, trained_count
+
+_DEEP = 64  # deeper models are measured at this depth and at half of it; every pattern of layers repeats within that
+_FLOAT = 4  # bytes of a weight, a gradient, and of each of Adam's two moments
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """What a training holds at least, in numbers of parameters."""
+
+    parameters: int
+    trained: int
+    averages: int  # of a running average
+
+    @property
+    def weights(self) -> int:
+        """Bytes, averages included."""
+        return _FLOAT * (self.parameters + self.averages)
+
+    @property
+    def gradients(self) -> int:
+        """Bytes."""
+        return _FLOAT * self.trained
+
+    @property
+    def optimizer(self) -> int:
+        """Bytes."""
+        return 2 * _FLOAT * self.trained
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return self.weights + self.gradients + self.optimizer
+
+    def __str__(self) -> str:
+        parts = (("weights", self.weights), ("gradients", self.gradients), ("optimizer states", self.optimizer))
+        return f"at least {size(self.total)} ({', '.join(f'{name} {size(part)}' for name, part in parts)})"
+
+
+def estimate_memory(recipe: Recipe, vocabulary: Any = None) -> MemoryEstimate:
+    """The estimate for a recipe; without a vocabulary, a lower bound for any."""
+    vocabulary = vocabulary or _no_vocabulary()
+    depths = {side: body.layers for side, body in recipe.model.bodies.items() if getattr(body, "layers", 0) > _DEEP}
+    base, base_trained = _counts(_with_layers(recipe, dict.fromkeys(depths, _DEEP)), vocabulary)
+    parameters, trained = base, base_trained
+    for side, depth in depths.items():
+        shallow = {**dict.fromkeys(depths, _DEEP), side: _DEEP // 2}
+        fewer, fewer_trained = _counts(_with_layers(recipe, shallow), vocabulary)
+        parameters += (depth - _DEEP) * (base - fewer) // (_DEEP // 2)
+        trained += (depth - _DEEP) * (base_trained - fewer_trained) // (_DEEP // 2)
+    return MemoryEstimate(parameters, trained, parameters if recipe.training.averaging.kind == "ema" else 0)
+
+
+def _counts(recipe: Recipe, vocabulary: Any) -> tuple[int, int]:
+    """All parameters, and the trained ones: none where that cannot be known, e.g. without the run to start from."""
+    with torch.device("meta"):
+        model = build_model(recipe, vocabulary)
+    if isinstance(model, CountedModel):
+        return 0, 0
+    if recipe.model.adapters is not None and recipe.model.init_from is not None:
+        return parameter_count(model), 0
+    try:
+        freeze_for(model, recipe)
+    except ValueError:  # a pattern that names no parameter is reported when the training starts
+        return parameter_count(model), 0
+    return parameter_count(model), trained_count(model)
+
+
+def _with_layers(recipe: Recipe, layers: dict[str, int]) -> Recipe:
+    if not layers:
+        return recipe
+    bodies = {side: getattr(recipe.model, side).model_copy(update={"layers": count}) for side, count in layers.items()}
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=bodies)})
+
+
+def _no_vocabulary() -> Any:
+    side = SimpleNamespace(size=5, pieces=lambda ids: [str(number) for number in ids], all_pieces=["a"] * 5)
+    return SimpleNamespace(source=side, target=side)
+
+
+def check_memory(recipe: Recipe, device: torch.device, estimate: MemoryEstimate | None = None) -> MemoryEstimate:
+    """Refuse a model that cannot fit into the memory of the device."""
+    estimate = estimate or estimate_memory(recipe)
+    limit = memory_of(device)
+    if limit is not None and estimate.total > limit:
+        raise ValueError(
+            f"a model with {estimate.parameters:,} parameters needs {estimate} without activations, and {device} has "
+            f"{size(limit)}; lower model.width, the number of layers or the size of the vocabulary"
+        )
+    return estimate
+
+
+def memory_of(device: torch.device) -> int | None:
+    """The bytes of memory of a device; None where the system does not report them."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    try:
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return None
+    try:
+        return min(total, int(_CGROUP.read_text(encoding="ascii")))  # of a container
+    except (OSError, ValueError):
+        return total
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes held at once so far: by tensors on a CUDA device, by the whole process on the CPU.
+
+    The process's peak includes preparing the data; on Windows it is not known, and 0.
+    """
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    if device.type == "mps":
+        return int(torch.mps.driver_allocated_memory())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes, Linux KiB
+
+
+def size(count: int) -> str:
+    """Bytes for a person to read: `512 MiB`, `3.2 GiB`."""
+    return f"{count / 2**20:,.0f} MiB" if count < 2**30 else f"{count / 2**30:,.1f} GiB"
