@@ -63,9 +63,7 @@ def test_the_estimate_counts_the_parameters_that_are_built(made: Recipe) -> None
 def test_what_cannot_fit_is_refused_with_the_figures_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sightline.training.dry_run.prepare_data", lambda *given, **more: pytest.fail("data was read"))
     deep = {**TRANSFORMER, "layers": 1_024, "heads": 64}
-    with pytest.raises(
-        ValueError, match=r"with [\d,]{15,} parameters needs at least [\d,.]+ GiB \(weights"
-    ):
+    with pytest.raises(ValueError, match=r"with [\d,]{15,} parameters needs at least [\d,.]+ GiB \(weights"):
         dry_run(recipe(deep, deep, 65_536))
 
 
