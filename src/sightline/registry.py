@@ -172,11 +172,17 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         **_of("evaluation.perplexity", bits_per_character="BitsPerCharacter", masked_accuracy="MaskedAccuracy"),
         **_of("evaluation.rouge", rouge_1="Rouge1", rouge_2="Rouge2", rouge_l="RougeL", rouge_lsum="RougeLsum"),
     },
-    "loss": {},
-    "optimizer": {},
-    "schedule": {},
-    "callback": {},
-    "logger": {},
+    "loss": _of("tasks.losses", cross_entropy="batch_loss"),
+    "optimizer": _of("training.optimizers", adamw="adamw"),
+    "schedule": {
+        **_of("training.schedules", constant="constant", inverse_sqrt="inverse_sqrt", cosine="cosine"),
+        **_of("training.schedules", warmup_stable_decay="warmup_stable_decay"),
+    },
+    "callback": {
+        **_of("training.callbacks", warmup_check="WarmupCheck", expert_shares="ExpertShares"),
+        **_of("training.callbacks", gradient_norms="GradientNorms"),
+    },
+    "logger": _of("training.loggers", tensorboard="TensorBoard"),
     "processor": {},
 }
 

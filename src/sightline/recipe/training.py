@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.schema import Probability, Section
+from sightline.recipe.schema import Probability, Registered, Section
 
 
 class Schedule(Section):
     """How the learning rate moves; `lr` is its peak."""
 
-    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = Field(
-        "cosine", description="how it falls after the warm-up"
-    )
+    kind: Annotated[str, Registered("schedule")] = Field("cosine", description="how it falls after the warm-up")
     warmup: int | float = Field(
         0.1,
         ge=0,
@@ -152,6 +150,8 @@ class Training(Section):
         5e-4, gt=0, description="peak of the learning rate; by default by the kind and width of the model"
     )
     schedule: Schedule = Field(Schedule(), description="how the learning rate moves")
+    optimizer: Annotated[str, Registered("optimizer")] = Field("adamw", description="how gradients change the weights")
+    loss: Annotated[str, Registered("loss")] = Field("cross-entropy", description="cross-entropy: that of the task")
     betas: tuple[Probability, Probability] = Field((0.9, 0.98), description="of Adam")
     eps: float = Field(1e-9, gt=0, description="of Adam")
     weight_decay: float = Field(0.0, ge=0, description="decoupled, as in AdamW; of matrices alone")

@@ -7,13 +7,14 @@ the trainer or the optimizer instead, so that a resumed training is the uninterr
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from sightline.layers.experts import Experts
+from sightline.registry import Implementations
 from sightline.training.schedules import warmup_note
 
 if TYPE_CHECKING:
@@ -144,8 +145,4 @@ def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dic
     return {"experts": shares, "dropped": share, "dropped_choices": round(dropped * steps)}
 
 
-CALLBACKS: dict[str, Callable[[], Callback]] = {  # every training has one of each
-    "warmup-check": WarmupCheck,
-    "expert-shares": ExpertShares,
-    "gradient-norms": GradientNorms,
-}
+CALLBACKS = Implementations("callback")  # classes; every training has an object of each

@@ -25,7 +25,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from sightline.files import open_growing, refuse_link, write_json
+from sightline.registry import Implementations
 from sightline.terminal import escape_newlines, plural, truncate
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class TensorBoard(Logger):
         self._events.close()
 
 
-LOGGERS: dict[str, Callable[[Path, int], Logger]] = {"tensorboard": TensorBoard}  # beside metrics.jsonl
+LOGGERS = Implementations("logger")  # classes; every training has one of each beside metrics.jsonl
 
 
 # --- losses of steps -----------------------------------------------------------------------------------------------

@@ -63,7 +63,8 @@ class MemoryEstimate:
 def estimate_memory(recipe: Recipe, vocabulary: Any = None) -> MemoryEstimate:
     """The estimate for a recipe; without a vocabulary, a lower bound for any."""
     vocabulary = vocabulary or _no_vocabulary()
-    depths = {side: body.layers for side, body in recipe.model.bodies.items() if getattr(body, "layers", 0) > _DEEP}
+    depths = {side: getattr(body, "layers", 0) for side, body in recipe.model.bodies.items()}
+    depths = {side: depth for side, depth in depths.items() if depth > _DEEP}
     base, base_trained = _counts(_with_layers(recipe, dict.fromkeys(depths, _DEEP)), vocabulary)
     parameters, trained = base, base_trained
     for side, depth in depths.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,16 +12,17 @@ from sightline.layers.adapters import is_adapter
 from sightline.models.protocol import Layered
 from sightline.models.weights import current_path
 from sightline.recipe import Recipe, Training
+from sightline.registry import Implementations
 from sightline.training.callbacks import part_of
 
 # --- the optimizer -------------------------------------------------------------------------------------------------
 
 
-def _adamw(groups: list[dict[str, Any]], training: Training) -> torch.optim.Optimizer:
+def adamw(groups: list[dict[str, Any]], training: Training) -> torch.optim.Optimizer:
     return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, eps=training.eps, fused=True)
 
 
-OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], Training], torch.optim.Optimizer]] = {"adamw": _adamw}
+OPTIMIZERS = Implementations("optimizer")  # functions of (parameter groups, training)
 
 
 def build_optimizer(
@@ -46,7 +47,8 @@ def build_optimizer(
         for (factor, matrices), parameters in groups.items()
         if parameters
     ]
-    return OPTIMIZERS["adamw"](options, training)
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[training.optimizer](options, training)
+    return optimizer
 
 
 # --- frozen parameters ---------------------------------------------------------------------------------------------

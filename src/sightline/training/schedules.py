@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from sightline.recipe import Recipe, Schedule
+from sightline.registry import Implementations
 from sightline.run_folder import saved_progress
 from sightline.terminal import plural
 
@@ -42,33 +43,30 @@ def interrupted_at(run: Path, recipe: Recipe) -> int | None:
 # --- the learning rate ---------------------------------------------------------------------------------------------
 
 
-def _constant(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+def constant(schedule: Schedule, step: int, done: float, warmed: float) -> float:
     return 1.0
 
 
-def _inverse_sqrt(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+def inverse_sqrt(schedule: Schedule, step: int, done: float, warmed: float) -> float:
     """Vaswani et al. 2017, §5.3, with its peak at 1."""
     warmup = schedule.warmup
     return math.sqrt(warmup / done if 0 < warmup < 1 else max(warmup, 1) / step)
 
 
-def _cosine(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+def cosine(schedule: Schedule, step: int, done: float, warmed: float) -> float:
     annealed = max(0.0, done - warmed) / max(1e-9, 1 - warmed)
     return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, annealed)))
 
 
-def _warmup_stable_decay(schedule: Schedule, step: int, done: float, warmed: float) -> float:
+def warmup_stable_decay(schedule: Schedule, step: int, done: float, warmed: float) -> float:
     """Hu et al. 2024."""
     left = (1 - done) / schedule.decay
     return schedule.floor + (1 - schedule.floor) * min(1.0, left)
 
 
-SCHEDULES: dict[str, Callable[[Schedule, int, float, float], float]] = {  # the factor of lr after the warm-up
-    "constant": _constant,
-    "inverse-sqrt": _inverse_sqrt,
-    "cosine": _cosine,
-    "warmup-stable-decay": _warmup_stable_decay,
-}
+SCHEDULES = Implementations(
+    "schedule"
+)  # functions of (schedule, step, done, warmed): the factor of lr after the warm-up
 
 
 def learning_rate_factor(schedule: Schedule, step: int, done: float, warmed: float = 0.0) -> float:

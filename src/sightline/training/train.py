@@ -36,6 +36,7 @@ from sightline.models.window.config import NgramConfig
 from sightline.recipe import Recipe
 from sightline.recipe.loading import save_recipe
 from sightline.recipe.recipe import differences, with_unset_from
+from sightline.registry import Implementations
 from sightline.run_folder import (
     WEIGHTS,
     RunError,
@@ -278,7 +279,8 @@ def fit_to_lengths(model: nn.Module, prepared: PreparedData) -> None:
 
 def objective_for(prepared: PreparedData, device: torch.device) -> Objective:
     """What the recipe minimizes: the loss of its task, or that in a wrapper."""
-    recipe, task_loss = prepared.recipe, task_class(prepared.recipe).loss
+    recipe, loss = prepared.recipe, prepared.recipe.training.loss
+    task_loss = task_class(recipe).loss if loss == "cross-entropy" else Implementations("loss")[loss]
     if recipe.training.reward is not None:
         return ExpectedReward(recipe, prepared.vocabulary, device, prepared.target_lengths, task_loss)
     return build_objective(recipe.training, task_loss)
