@@ -150,8 +150,6 @@ class Training(Section):
         5e-4, gt=0, description="peak of the learning rate; by default by the kind and width of the model"
     )
     schedule: Schedule = Field(Schedule(), description="how the learning rate moves")
-    optimizer: Annotated[str, Registered("optimizer")] = Field("adamw", description="how gradients change the weights")
-    loss: Annotated[str, Registered("loss")] = Field("cross-entropy", description="cross-entropy: that of the task")
     betas: tuple[Probability, Probability] = Field((0.9, 0.98), description="of Adam")
     eps: float = Field(1e-9, gt=0, description="of Adam")
     weight_decay: float = Field(0.0, ge=0, description="decoupled, as in AdamW; of matrices alone")
@@ -213,6 +211,8 @@ class Training(Section):
     device: str = Field("auto", description="auto (cuda if there is one), cpu, cuda, cuda:N or mps (untested)")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default what PyTorch chooses")
     tensorboard: bool = Field(False, description="write metrics for TensorBoard, too")
+    optimizer: Annotated[str, Registered("optimizer")] = Field("adamw", description="how gradients change the weights")
+    loss: Annotated[str, Registered("loss")] = Field("cross-entropy", description="cross-entropy: that of the task")
 
 
 def step_seed(seed: int, step: int, rank: int = 0) -> int:
