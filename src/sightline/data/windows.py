@@ -201,9 +201,7 @@ class WindowPlan(EpochPlan):
         windows = self._windows(epoch, examples)
         if self.carry:
             begins, _ = self._rows(epoch)
-            return replace(
-                padded_batch(language_model_ids([], windows), examples), continues=examples[0] not in begins
-            )
+            return replace(padded_batch(language_model_ids([], windows), examples), continues=examples[0] not in begins)
         return self.to_batch(
             language_model_ids([], [np.concatenate([[START], window]) for window in windows]), examples
         )
