@@ -238,8 +238,8 @@ def test_the_schema_describes_sections_and_forbids_unknown_keys() -> None:
 def test_the_schema_says_that_a_mean_of_checkpoints_is_neither_the_best_nor_the_last() -> None:
     sections = recipe_schema()["$defs"]
     result = sections["Training"]["properties"]["result"]["description"]
-    assert "beside averaging.kind: checkpoints neither, but their mean" in result
-    assert "whatever training.result says" in sections["Averaging"]["properties"]["kind"]["description"]
+    assert "with averaging.kind: checkpoints, it is the mean instead" in result
+    assert "whatever training.result is" in sections["Averaging"]["properties"]["kind"]["description"]
 
 
 def test_a_recipe_made_in_python_saves_too(tmp_path: Path) -> None:

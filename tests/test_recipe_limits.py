@@ -88,8 +88,8 @@ REFUSED: list[tuple[str, str, str]] = [
     ("training.betas", "[true, 0.9]", "expected a number, not true or false"),
     ("data.train.0.share", "[false, true]", "expected a number, not true or false"),
     ("training.threads", "true", "expected a number, not true or false"),
-    ("decoding.beam", '"5"', "expected a number, not a text; take the quotes away"),
-    ("training.lr", '"1e-3"', "expected a number, not a text; take the quotes away"),
+    ("decoding.beam", '"5"', "expected a number, not a text; remove the quotes"),
+    ("training.lr", '"1e-3"', "expected a number, not a text; remove the quotes"),
     ("data.swap", "1", "expected true or false, not a number"),
     ("training.compile", "0", "expected true or false, not a number"),
     # numbers that are none

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from sightline.inspection.recorder import record
     from sightline.inspection.trace import Trace
     from sightline.recipe import Recipe
+    from sightline.registry import register
     from sightline.run import Run
     from sightline.sweeps.sweep import sweep
     from sightline.training.loggers import Display
 
     __version__: str
 
-__all__ = ["Recipe", "Run", "Trace", "__version__", "compare", "load", "record", "sweep", "train"]
+__all__ = ["Recipe", "Run", "Trace", "__version__", "compare", "load", "record", "register", "sweep", "train"]
 
 _LAZY = {  # public name → the module that has it; each is imported at its first use, PyTorch with it
     "Recipe": "sightline.recipe",
@@ -33,6 +34,7 @@ _LAZY = {  # public name → the module that has it; each is imported at its fir
     "Trace": "sightline.inspection.trace",
     "compare": "sightline.comparison",
     "record": "sightline.inspection.recorder",
+    "register": "sightline.registry",
     "sweep": "sightline.sweeps.sweep",
 }
 

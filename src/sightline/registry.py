@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tomllib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module, metadata
 from pathlib import Path
@@ -280,7 +280,7 @@ def _load_plugin(entry_point: metadata.EntryPoint) -> None:
     _loading.append(plugin)
     try:
         target = entry_point.load()
-        if isinstance(target, Callable):  # type: ignore[arg-type]
+        if callable(target):
             target()
     except Exception as error:
         warnings.warn(

@@ -38,6 +38,7 @@ from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.recipe import carries, check_replacing, without_adapters
+from sightline.recipe.tasks import suits
 from sightline.run_folder import (
     RunError,
     read_config,
@@ -564,7 +565,7 @@ class Run:
 
     def check_metric(self, metric: MetricName) -> None:
         """Refuse a metric of another task."""
-        if metric not in self.recipe.task_spec.metrics:
+        if not suits(metric, self.recipe.task_spec):
             known = ", ".join(self.recipe.task_spec.metrics)
             raise ValueError(f"{metric} is not for {self.recipe.task_spec} ({self.folder}); use {known}")
 

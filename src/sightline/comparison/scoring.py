@@ -18,6 +18,7 @@ from sightline.evaluation.significance import (
 )
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import Evaluation, MetricName
+from sightline.recipe.tasks import suits
 from sightline.run_folder import RunError
 from sightline.text.bleu_tokenizers import resolved, tokenization_note
 
@@ -73,7 +74,7 @@ def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, l
     if metrics is not None:
         chosen = [_known(name) for name in dict.fromkeys(metrics)]
         spec = runs[0].recipe.task_spec
-        if wrong := [name for name in chosen if name not in spec.metrics]:
+        if wrong := [name for name in chosen if not suits(name, spec)]:
             raise RunError(f"{wrong[0]} is not for {spec}; choose from {', '.join(spec.metrics)}")
     else:
         every = dict.fromkeys(name for each in recipes for name in each.metrics)

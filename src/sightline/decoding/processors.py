@@ -16,6 +16,8 @@ from torch import Tensor
 
 from sightline.decoding.request import Demands, Edges, Ids, Request
 from sightline.models.protocol import join_rows
+from sightline.recipe.schema import Choice
+from sightline.registry import Implementations
 from sightline.text.tokenizer import END, PAD, SPECIALS, START
 
 _NEVER = float("-inf")
@@ -189,9 +191,17 @@ PROCESSORS: dict[str, type[LogitsProcessor]] = {
 }
 
 
-def processors_of(request: Request) -> tuple[str, ...]:
-    """The names of the processors that a request needs, in the order in which they are applied."""
-    return tuple(name for name, processor in PROCESSORS.items() if processor.applies(request))
+def processors_of(request: Request) -> tuple[str | Choice, ...]:
+    """The processors that a request needs, in the order in which they are applied; those of plug-ins are sections."""
+    own = (name for name, processor in PROCESSORS.items() if processor.applies(request))
+    return *own, *request.options.processors
+
+
+def _build(name: str | Choice, requests: Sequence[Request], device: torch.device) -> LogitsProcessor:
+    if isinstance(name, str):
+        return PROCESSORS[name].build(requests, device)
+    plugin: LogitsProcessor = Implementations("processor")[name.kind].build(requests, device, **name.options(Choice))
+    return plugin
 
 
 class Processors:
@@ -199,7 +209,7 @@ class Processors:
 
     def __init__(self, requests: Sequence[Request], device: torch.device) -> None:
         self.allowed = AllowedTokens(requests[0])
-        self.parts = [PROCESSORS[name].build(requests, device) for name in processors_of(requests[0])]
+        self.parts = [_build(name, requests, device) for name in processors_of(requests[0])]
 
     def __call__(self, logits: Tensor, tokens: Tensor, step: Callable[[], Tensor]) -> Tensor:
         """Logits (B·W, V) of what follows tokens (B, W, t); the step is asked for only where a processor needs it."""

@@ -9,6 +9,7 @@ from sightline.layers.experts import ACTIVATIONS, Experts
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.recipe.model import FeedForwardConfig
+from sightline.registry import Implementations
 
 
 class FeedForwardNet(TapModule):
@@ -47,5 +48,6 @@ def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> Feed
     """The net of a layer (they are counted from 0), or experts in its place."""
     experts = recipe.experts
     if experts is None or (layer + 1) % experts.every:
-        return FeedForwardNet(recipe, width)
+        net: FeedForwardNet = Implementations("feedforward")[recipe.kind](recipe, width)
+        return net
     return Experts(experts, width, hidden=inner_width(recipe, width), kind=recipe.kind, dropout=recipe.dropout)

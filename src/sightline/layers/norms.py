@@ -5,7 +5,6 @@ Every norm takes `valid`, True at the real tokens of a padded tensor (None: all 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from sightline.layers.dropout import Dropout
 from sightline.layers.tap import TapModule
 from sightline.recipe.model import NormConfig
+from sightline.registry import Implementations
 
 
 class AffineNorm(nn.Module):
@@ -53,7 +53,8 @@ class RMSNorm(AffineNorm):
 
     formula = "x / rms(x) · γ"
 
-    def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True) -> None:
+    def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True, bias: bool = False) -> None:
+        """Root-mean-square norms have no `bias`, whatever it is."""
         super().__init__(width, gain=gain, bias=False)
         self.eps = eps
 
@@ -112,16 +113,15 @@ class NoNorm(nn.Module):
         return x
 
 
-NORMS: dict[str, Callable[[NormConfig, int], nn.Module]] = {
-    "layer": lambda recipe, width: LayerNorm(width, gain=recipe.gain, bias=recipe.bias),
-    "rms": lambda recipe, width: RMSNorm(width, gain=recipe.gain),
-    "batch": lambda recipe, width: BatchNorm(width, gain=recipe.gain, bias=recipe.bias),
-}
+NORMS = Implementations("norm")
 
 
 def build_norm(recipe: NormConfig, width: int) -> nn.Module:
     """The norm of a residual block."""
-    return NoNorm() if recipe.place == "none" else NORMS[recipe.kind](recipe, width)
+    if recipe.place == "none":
+        return NoNorm()
+    norm: nn.Module = NORMS[recipe.kind](width, gain=recipe.gain, bias=recipe.bias, **recipe.options(NormConfig))
+    return norm
 
 
 def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:

@@ -20,6 +20,7 @@ from sightline.layers.initialization import normal_
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.recipe.model import PositionsConfig
+from sightline.registry import Implementations
 
 
 def sinusoids(positions: Tensor, width: int) -> Tensor:
@@ -111,6 +112,7 @@ class NoPositions(nn.Module):
 
 
 TABLES: dict[str, type[Sinusoidal] | type[Learned]] = {"sinusoidal": Sinusoidal, "learned": Learned}
+POSITIONS = Implementations("positions")
 
 
 class Rotation(NamedTuple):
@@ -136,8 +138,27 @@ class Rotation(NamedTuple):
         return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
 
 
+class PositionEmbedding(nn.Module):
+    """Base of position embeddings of plug-ins: `Embedding(width, **options)`."""
+
+    def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
+        """x (…, D) at positions (…,) below `reach` → (…, D)."""
+        raise NotImplementedError
+
+
+class ScoreBias(nn.Module):
+    """Base of biases by distance of plug-ins, shared by all layers of a stack: `Bias(heads, causal=…, **options)`."""
+
+    def forward(self, distances: Distances) -> Tensor:
+        """What is added to the scores: (1, H, T, S)."""
+        raise NotImplementedError
+
+
 def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
     """What joins positions to the embeddings; nothing, for kinds that enter in the attention."""
+    custom = POSITIONS[recipe.kind]
+    if issubclass(custom, PositionEmbedding):
+        return custom(width, **recipe.options(PositionsConfig))
     if recipe.kind not in TABLES:
         return NoPositions(width, recipe.max_positions)
     if recipe.combine == "add":
@@ -279,6 +300,9 @@ def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool)
     """The bias that all layers of a stack share, where there is one."""
     if recipe.kind == "alibi":
         return Alibi(heads)
+    custom = POSITIONS[recipe.kind]
+    if issubclass(custom, ScoreBias):
+        return custom(heads, causal=causal, **recipe.options(PositionsConfig))
     if recipe.kind == "t5":
         return Buckets(heads, width, recipe.buckets, recipe.max_distance_or_default, causal=causal)
     return None

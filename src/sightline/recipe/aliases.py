@@ -169,7 +169,9 @@ def _move(document: Located, old: KeyPath, new: KeyPath) -> None:
         if new[-1] not in _get(document.value, new[:-1]):
             document.value = _with(document.value, new, value)
     for path in [path for path in document.places if path[: len(old)] == old]:
-        document.places.setdefault((*new, *path[len(old) :]), document.places.pop(path))
+        place = document.places.pop(path)
+        if value is not None or old[:-1] == new[:-1]:
+            document.places.setdefault((*new, *path[len(old) :]), place)
 
 
 def _matches(values: Any, pattern: tuple[str, ...], path: KeyPath = ()) -> Iterator[KeyPath]:

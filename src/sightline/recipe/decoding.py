@@ -1,33 +1,33 @@
-"""The sections of a recipe that say how outputs are found and scored."""
+"""The decoding and evaluation sections of a recipe."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.schema import Registered, Section
+from sightline.recipe.schema import Choice, Registered, Section, open_union
 
-_NEW_TOKENS = 256  # of a language model that is not given a length
+_NEW_TOKENS = 256  # of a language model, by default
 
 
 class Sampling(Section):
-    """Drawing instead of searching."""
+    """Sampling instead of beam search."""
 
-    temperature: float = Field(1.0, gt=0, description="below 1: likelier tokens more often; above 1: less often")
-    top_k: int | None = Field(None, ge=1, description="draw from the k likeliest tokens")
+    temperature: float = Field(1.0, gt=0, description="of the softmax; below 1, likely tokens become more likely")
+    top_k: int | None = Field(None, ge=1, description="sample from the k most likely tokens")
     top_p: float | None = Field(
-        None, gt=0, le=1, description="draw from the likeliest that have this probability together"
+        None, gt=0, le=1, description="sample from the most likely tokens with this total probability"
     )
-    seed: int = Field(1, ge=0, description="the same seed draws the same outputs")
+    seed: int = Field(1, ge=0, description="the same seed samples the same outputs")
 
 
 class Risk(Section):
-    """Minimum Bayes risk: of many outputs, the one that is most like the others (Kumar and Byrne 2004)."""
+    """Minimum Bayes risk: the output most similar to the others (Kumar and Byrne 2004)."""
 
-    candidates: int = Field(32, ge=2, description="how many outputs, drawn or the best of a beam")
+    candidates: int = Field(32, ge=2, description="number of outputs, sampled or the best of a beam")
     utility: Literal["chrf", "bleu"] = Field(
-        "chrf", description="how alike two outputs are: sentence scores, sacreBLEU"
+        "chrf", description="similarity of two outputs: sentence scores of sacreBLEU"
     )
     weights: Literal["uniform", "probability"] = Field(
         "uniform", description="weight of each output: the same for all, or (with beam search) its probability"
@@ -43,66 +43,75 @@ LengthNormalization = Literal["gnmt", "length", "reward"]
 StoppingRule = Literal["horizon", "bound", "present", "count"]
 
 
-class Decoding(Section):
-    """From a distribution to a text."""
+if TYPE_CHECKING:
+    AnyProcessor = Choice
+else:
+    AnyProcessor = open_union("processor", base=Choice, short=True)
 
-    beam: int = Field(5, ge=1, description="1 is greedy")
-    nbest: int = Field(1, ge=1, description="outputs that predict shows for each line, with their scores")
+
+class Decoding(Section):
+    """How outputs are found."""
+
+    beam: int = Field(5, ge=1, description="beam size; 1: greedy search")
+    nbest: int = Field(1, ge=1, description="outputs per line, with their scores")
     length_penalty: float = Field(1.0, ge=0, description="alpha of the length normalization; 0: none")
     length_normalization: LengthNormalization = Field(
         "length",
-        description="how hypotheses are scored. length: log p / length^alpha; gnmt: log p / ((5 + length) / 6)^alpha, "
-        "which is meant where length_penalty is given alone; reward: log p + alpha length",
+        description="score of a hypothesis. length: log p / length^alpha; gnmt: log p / ((5 + length) / 6)^alpha, the "
+        "default if only length_penalty is given; reward: log p + alpha length",
     )
     stopping: StoppingRule = Field(
         "horizon",
-        description="when a beam search ends. horizon: beam outputs have finished, and no live hypothesis can beat the "
-        "n best at up to patience times its length; bound: nor at any length (exact); present: none beats the worst of "
-        "beam outputs at its present length (as in transformers); count: patience times beam outputs have finished",
+        description="end of beam search. horizon: beam outputs are finished, and no live hypothesis can beat the "
+        "n best within patience times its length; bound: nor at any length (exact); present: none beats the worst "
+        "of beam outputs at its present length (as in transformers); count: patience times beam outputs are finished",
     )
     patience: float | None = Field(
         None, gt=0, description="by default 1.25 for stopping: horizon and 1 for count (Kasai et al. 2022)"
     )
-    coverage_penalty: float = Field(0.0, ge=0, description="beta of the same; needs attention weights")
+    coverage_penalty: float = Field(
+        0.0, ge=0, description="beta of the coverage penalty (Wu et al. 2016); needs attention weights"
+    )
     max_length: int | None = Field(
         None,
         ge=1,
-        description="most tokens of output; without it and max_ratio 1.5 times the longest target in training of a "
-        "source of such a length, plus ten; of a language model, most new tokens, by default 256",
+        description="most tokens of an output; without it and max_ratio, 1.5 times the longest training target for a "
+        "source of this length, plus ten; language models: most new tokens, by default 256",
     )
     max_ratio: float | None = Field(None, gt=0, description="most output tokens per source token, plus ten")
-    sample: Sampling | None = Field(None, description="draw outputs; sample: {} for the defaults")
+    sample: Sampling | None = Field(None, description="sample outputs; sample: {} for the defaults")
     mbr: Risk | None = Field(None, description="choose by minimum Bayes risk; mbr: {} for the defaults")
-    groups: int = Field(1, ge=1, description="of hypotheses that differ: diverse beam search (Vijayakumar et al. 2016)")
+    groups: int = Field(1, ge=1, description="groups of diverse beam search (Vijayakumar et al. 2016)")
     diversity: float = Field(
-        0.5, ge=0, description="groups: penalty for a word each time an earlier group just said it"
+        0.5, ge=0, description="groups: penalty of a token for each earlier group that chose it in this step"
     )
-    no_repeat: int = Field(0, ge=0, description="n: no n tokens in a row come twice in an output; 0: they may")
-    min_length: int = Field(0, ge=0, description="least tokens of output; of a language model, least new ones")
-    forbid: tuple[str, ...] = Field((), description="words and phrases that no output may contain")
+    no_repeat: int = Field(0, ge=0, description="n: no n-gram of tokens occurs twice in an output; 0: no limit")
+    min_length: int = Field(0, ge=0, description="least tokens of an output; language models: least new tokens")
+    forbid: tuple[str, ...] = Field((), description="words and phrases that outputs must not contain")
     replace_unknown: Literal["none", "copy", "dictionary"] = Field(
         "none",
-        description="put the source word looked at in the place of an unknown one, as it is or (dictionary) translated",
+        description="replace an unknown word by the source word with most attention; dictionary: by its translation",
     )
+    processors: tuple[AnyProcessor, ...] = Field((), description="logits processors of plug-ins, in order")
     batch_tokens: int | None = Field(
-        None, ge=1, description="source tokens decoded together, times beam; by default 8,192, on a GPU 131,072"
+        None, ge=1, description="source tokens decoded at once, times beam; by default 8,192, on a GPU 131,072"
     )
 
     def tokens_at_once(self, device: str) -> int:
-        """The source tokens decoded together, times beam, on a device of this type (`cpu`, `cuda`).
+        """Source tokens decoded at once, times beam, on a type of device (`cpu`, `cuda`).
 
-        A step of a search costs a GPU hardly more for thousands of sentences than for fifty; a CPU wants its caches.
+        A search step takes a GPU hardly longer for thousands of sentences than for fifty; a CPU depends on its caches.
         """
         return self.batch_tokens or (8_192 if device == "cpu" else 131_072)
 
     @property
     def new_tokens(self) -> int:
-        """The most tokens that a language model adds to a text."""
+        """The most tokens that a language model generates."""
         return _NEW_TOKENS if self.max_length is None else self.max_length
 
     @property
     def candidates(self) -> int:
-        """How many outputs are searched for: those that are told, or those from which minimum Bayes risk chooses."""
+        """Number of outputs to find: the n best, or those that minimum Bayes risk chooses from."""
         return self.nbest if self.mbr is None else self.mbr.candidates
 
     def changed(self, changes: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +137,7 @@ class Decoding(Section):
     @model_validator(mode="before")
     @classmethod
     def _form_of_penalty(cls, data: Any) -> Any:
-        """A recipe that gives `length_penalty` alone keeps its meaning: the form of Wu et al. 2016."""
+        """`length_penalty` alone means the form of Wu et al. 2016, as in older recipes."""
         if isinstance(data, dict) and "length_normalization" not in data and "length_penalty" in data:
             return {**data, "length_normalization": "gnmt"}
         return data
@@ -184,16 +193,16 @@ BleuTokenizer = Literal["auto", "13a", "zh", "char", "intl", "ja-mecab", "ko-mec
 
 
 class Evaluation(Section):
-    """How outputs are scored; the first metric is the one that early stopping and tables look at."""
+    """How outputs are scored. Early stopping and tables use the first metric."""
 
     metrics: tuple[MetricName, ...] = Field(
-        ("bleu", "chrf"), min_length=1, description="what is measured; by default what suits the task"
+        ("bleu", "chrf"), min_length=1, description="metrics; the default depends on the task"
     )
-    lowercase: bool = Field(False, description="score in lower case")
+    lowercase: bool = Field(False, description="ignore case")
     bleu_tokenize: BleuTokenizer = Field(
         "auto",
-        description="how BLEU cuts texts into tokens (sacreBLEU's names); auto: by the script of the references, zh "
-        "for Chinese, char for Japanese, Korean, Thai, Lao, Khmer and Burmese, 13a for others",
+        description="tokenizer of BLEU (sacreBLEU's names); auto: by the script of the references, zh for Chinese, "
+        "char for Japanese, Korean, Thai, Lao, Khmer and Burmese, else 13a",
     )
     chrf_word_order: int = Field(0, ge=0, le=2, description="longest word n-grams of chrF; 2 is chrF++")
     bootstrap: int = Field(1_000, ge=2, description="resamples for the 95% interval")

@@ -1,4 +1,4 @@
-"""Defaults that depend on the task and on the training text: the value of each key that a recipe leaves out.
+"""Defaults that depend on the task and the training text.
 
 A recipe needs no more than `task` and `data`. The parts of its model are those of its task (`TaskSpec.model`); the
 keys of `RULES` follow from the size of the training text (`TextSize`), because no single vocabulary size, batch size or
@@ -27,12 +27,12 @@ from sightline.recipe.tasks import spec_of_values
 if TYPE_CHECKING:
     from sightline.recipe.recipe import Recipe
 
-_MOSTLY = 0.5  # share of the rare target words that stand in their sources, above which copying is learned for its own
+_MOSTLY = 0.5  # share of rare target words that are also in their source, above which the default model copies
 
 
 @dataclass(frozen=True)
 class TextSize:
-    """How much training text there is; words are what stands between spaces."""
+    """The size of the training text; words are separated by spaces."""
 
     examples: int
     source_words: int
@@ -40,17 +40,17 @@ class TextSize:
     source_characters: int
     target_characters: int
     alphabet: int  # distinct characters of both sides
-    copied: float  # share of the rare target words that also stand in their own source
+    copied: float  # share of rare target words that are also in their source
     spans: bool = False  # whether the target words are B-, I- and O tags, which mark spans
 
     @property
     def words(self) -> int:
-        """Words of both sides; where words are not separated by spaces, about as many as there would be."""
+        """Words of both sides; an estimate where words are not separated by spaces."""
         return max(self.source_words, self.source_characters // 8) + max(self.target_words, self.target_characters // 8)
 
 
 def with_model(values: Any) -> Any:
-    """The content of a recipe, with the parts that its task needs where it names none of them."""
+    """The content of a recipe, with the default parts of its task if it names none."""
     spec = spec_of_values(values)
     if spec is None:
         return values
@@ -64,14 +64,14 @@ def with_model(values: Any) -> Any:
 
 
 def open_keys(recipe: Recipe) -> list[str]:
-    """The keys that the recipe leaves to the size of the text."""
+    """The keys whose default depends on the text."""
     if recipe.model.counted:
         return [key for key in RULES if key.startswith("tokenizer") and _is_open(recipe, key)]
     return [key for key in RULES if _is_open(recipe, key)]
 
 
 def fill_in(recipe: Recipe, text: TextSize) -> tuple[Recipe, dict[str, Any]]:
-    """The recipe with every open key filled in, and those whose value is not the usual one."""
+    """The recipe with every open key filled in, and the keys whose value is not the static default."""
     chosen: dict[str, Any] = {}
     for key in open_keys(recipe):
         if not _is_open(recipe, key):  # filled in together with the section around it
@@ -98,7 +98,7 @@ def _is_open(recipe: Recipe, key: str) -> bool:
 
 
 def _fixed(recipe: Recipe) -> set[str]:
-    """Open keys whose static default stays: those of a run to start from, and those that make no sense here."""
+    """Open keys that keep their static default: those inherited from a run, and those without effect."""
     fixed: set[str] = set()
     if recipe.model.init_from is not None:
         fixed |= {key for key in RULES if key.startswith(("tokenizer", "model"))} | {"training.lr"}
@@ -118,7 +118,7 @@ def _changed(section: Any, names: list[str], value: Any) -> Any:
 
 
 def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
-    """Characters for short lines of few words (names, dates, spellings, newlines that count), else pieces of words."""
+    """Characters for short lines of few words (names, dates, pronunciations), else pieces of words."""
     spec = recipe.task_spec
     if spec.continues_text:
         if any(isinstance(source, PlainSource) and source.document == "file" for source in recipe.data.train):
@@ -141,7 +141,7 @@ def _characters(text: TextSize) -> int:
 
 
 def _vocabulary(recipe: Recipe, text: TextSize) -> int:
-    """Pieces are learned from about as many of their occurrences whatever the size of the text: 10 √words."""
+    """10 √words, so that each piece has a similar number of occurrences in texts of all sizes."""
     if isinstance(recipe.tokenizer, CharacterTokenizer):
         return _characters(text)
     if recipe.tokenizer.kind in WHOLE_WORDS:
@@ -151,7 +151,7 @@ def _vocabulary(recipe: Recipe, text: TextSize) -> int:
 
 
 def _copying(recipe: Recipe, text: TextSize) -> bool | Literal["exact"]:
-    """Whether the default model copies: if most rare words of the targets stand in their sources (names, numbers)."""
+    """The default model copies if most rare target words are in their sources (names, numbers)."""
     training = recipe.training
     rivals = (training.reward, training.rdrop, training.guided_alignment, training.compile, recipe.data.noise)
     if not recipe.task_spec.maps_text or "encoder" in recipe.model.model_fields_set or any(rivals):
@@ -160,7 +160,7 @@ def _copying(recipe: Recipe, text: TextSize) -> bool | Literal["exact"]:
 
 
 def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
-    """A long text still has its class when it is cut; dropped, it would teach nothing."""
+    """Long texts to classify are truncated instead of dropped."""
     clean = recipe.data.clean
     long = text.source_characters > 500 * max(1, text.examples)
     return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.truncate_source
@@ -177,7 +177,7 @@ def _dropout(recipe: Recipe, text: TextSize) -> float:
 
 
 def _rate(recipe: Recipe, text: TextSize) -> float:
-    """Adam's: recurrent layers take more than a Transformer or convolutions, wide models less than narrow ones."""
+    """Higher for recurrent layers than for Transformers and convolutions, lower for wide models."""
     recurrent = all(body.recurrent for body in recipe.model.bodies.values())
     return float(f"{(2e-3 if recurrent else 1e-3) * math.sqrt(256 / max(256, recipe.model.width)):.1e}")
 
@@ -187,7 +187,7 @@ def _smoothing(recipe: Recipe, text: TextSize) -> float:
 
 
 def _tokens(recipe: Recipe, text: TextSize) -> int:
-    """Tokens of an epoch on the side that fills the batches, roughly."""
+    """An estimate of the tokens of an epoch on the side that fills batches."""
     spelled = isinstance(recipe.tokenizer, CharacterTokenizer)
 
     def side(words: int, characters: int) -> float:
@@ -203,7 +203,7 @@ def _tokens(recipe: Recipe, text: TextSize) -> int:
 
 
 def _batch(recipe: Recipe, text: TextSize) -> int:
-    """At least 128 batches an epoch, where that leaves them large enough to be worth a step, and 4,096 at most."""
+    """At least 128 batches per epoch if they are not too small, and at most 4,096 tokens."""
     longest, _ = recipe.longest_sequence()
     least = 4 * recipe.training.batches.context if recipe.of_text else longest + 32
     return max(_power(least), _clamp(_power(_tokens(recipe, text) / 256), 512, 4_096))
@@ -226,7 +226,7 @@ def _epochs(recipe: Recipe, text: TextSize) -> int:
 
 
 def _validate_every(recipe: Recipe, text: TextSize) -> int | None:
-    """Once an epoch, unless epochs are so short or so long that this is too often or too seldom."""
+    """Once an epoch, unless epochs are very short or very long."""
     steps = _steps_per_epoch(recipe, text)
     return None if 200 <= steps <= 1_000 else 500 if steps > 1_000 else 200
 
@@ -237,18 +237,18 @@ def _stopping(recipe: Recipe, text: TextSize) -> str:
 
 
 def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
-    """Decoding many thousand validation sentences again and again would take most of a training."""
+    """Decoding many thousand validation sentences repeatedly would take most of a training."""
     return 2_000 if recipe.task_spec.maps_text and not recipe.task_spec.plain_text else None
 
 
 def _metrics(recipe: Recipe, text: TextSize) -> tuple[str, ...]:
-    """Of tags that mark spans most are O, and token accuracy says little of the spans."""
+    """Most tags that mark spans are O, so token accuracy says little about the spans."""
     return ("span-f1", "token-accuracy") if text.spans else recipe.evaluation.metrics
 
 
 Rule = Callable[["Recipe", TextSize], Any]
 
-RULES: Mapping[str, Rule] = {  # in this order: later rules see what earlier ones chose
+RULES: Mapping[str, Rule] = {  # in this order: later rules see the values of earlier ones
     "tokenizer": _tokenizer,
     "tokenizer.size": _vocabulary,
     "model.copying": _copying,

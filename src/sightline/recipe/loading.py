@@ -1,7 +1,7 @@
 """Reading, overriding and saving recipes.
 
-All that can be wrong with a recipe is told at once, each with the place it stands at (`dates.yaml:12`, or the override
-it came from), the key, the value, what was expected there, and the nearest right key.
+An error lists all problems of a recipe at once, each with its place (`dates.yaml:12`, or the override), the key, the
+value, what was expected, and the nearest valid key.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from sightline.files import read_bounded, write_atomically
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import RECIPES, rename_keys, warn_renamed
 from sightline.recipe.overrides import apply_override, inherit_model, key_of
+from sightline.recipe.plugins import missing_plugin
+from sightline.recipe.reference import nearest_keys
 from sightline.recipe.schema import chosen, inner, kinds
 from sightline.recipe.yaml import MAX_BYTES, Key, Located, dotted, read_yaml, write_yaml
 
@@ -28,7 +30,7 @@ class RecipeError(ValueError):
 
 
 def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, or the shipped one of that name, with `section.key=value` overrides applied in order.
+    """Load a recipe file or a shipped recipe, and apply `section.key=value` overrides in order.
 
     A shipped name wins over a file of the same name; `./dates` is always the file.
     """
@@ -62,7 +64,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
         if override not in first:
             apply_override(document, override)
     rename_keys(document)  # in the values of overrides
-    return _validated(document, path)
+    return _validated(document, path, run=path.parent if of_run else None)
 
 
 def change_sections(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
@@ -82,20 +84,20 @@ def change_sections(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
     problems = list(document.problems)
     changed: dict[str, Any] = {}
     for key in set(document.value) - set(Recipe.model_fields):
-        problems.append(_told({"type": "extra_forbidden", "loc": (key,), "input": None}, document))
+        problems.append(_describe({"type": "extra_forbidden", "loc": (key,), "input": None}, document))
     for name in ("decoding", "evaluation"):
         try:
             changed[name] = type(getattr(recipe, name)).model_validate(document.value[name])
         except ValidationError as error:
             every = [{**details, "loc": (name, *details["loc"])} for details in error.errors(include_url=False)]
-            problems += [_told(details, document) for details in every if not _follows(details)]
+            problems += [_describe(details, document) for details in every if not _follows(details)]
     if problems:
         raise RecipeError(_listed(problems, Path("recipe.yaml")))
     return recipe.model_copy(update=changed)
 
 
 def _decides_inheritance(key: tuple[str, ...]) -> bool:
-    """Whether an override says which run a model starts from, or what of it can be taken over."""
+    """Whether an override decides which run a model is initialized from, or what is inherited from it."""
     return key in (("task",), ("model",)) or key[:2] == ("model", "init_from")
 
 
@@ -106,7 +108,7 @@ def shipped_recipes() -> dict[str, Path]:
 
 
 def save_recipe(recipe: Recipe, path: str | Path) -> None:
-    """Write the resolved recipe, every default spelt out, so that a run says all that made it."""
+    """Write the resolved recipe with every default."""
     write_atomically(Path(path), write_yaml(recipe.model_dump(mode="json")))
 
 
@@ -116,7 +118,7 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def find_recipe(name_or_path: str | Path) -> Path:
-    """The file of a shipped recipe, or one that is named by its path."""
+    """The file of a recipe, given the name of a shipped one or a path."""
     name, path = str(name_or_path), Path(name_or_path)
     shipped = shipped_recipes()
     if isinstance(name_or_path, str) and name in shipped:
@@ -133,12 +135,14 @@ def find_recipe(name_or_path: str | Path) -> Path:
     raise RecipeError(f"{name}: there is no such file and no shipped recipe of this name; {known}")
 
 
-def _validated(document: Located, path: Path) -> Recipe:
+def _validated(document: Located, path: Path, run: Path | None = None) -> Recipe:
     problems = list(document.problems)
     try:
         recipe = Recipe.model_validate(document.value)
     except ValidationError as error:
-        problems += [_told(details, document) for details in error.errors(include_url=False) if not _follows(details)]
+        problems += [
+            _describe(details, document, run) for details in error.errors(include_url=False) if not _follows(details)
+        ]
         raise RecipeError(_listed(problems, path)) from None
     if problems:
         raise RecipeError(_listed(problems, path))
@@ -146,7 +150,7 @@ def _validated(document: Located, path: Path) -> Recipe:
 
 
 def _follows(details: Any) -> bool:
-    """Whether this error only says that a list has lost the items that other errors are about."""
+    """Whether this error only says that a list is too short without the items that other errors are about."""
     return bool(details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"])
 
 
@@ -159,11 +163,13 @@ def _listed(problems: Iterable[str], path: Path) -> str:
     return lines[0] if len(lines) == 1 else f"{len(lines)} problems:\n" + "\n".join(f"  {line}" for line in lines)
 
 
-def _told(details: Any, document: Located) -> str:
-    """One of pydantic's errors in our words."""
+def _describe(details: Any, document: Located, run: Path | None = None) -> str:
+    """The message for one of pydantic's errors. For the recipe of a run, it names a missing plug-in."""
     where, annotation, value = _walk(details["loc"], document.value)
     kind, key = details["type"], dotted(where)
     place = document.place(where)
+    if kind == "extra_forbidden" and len(where) == 1 and (keys := nearest_keys(key)):
+        return f"{place}: unknown key {key}; did you mean {_either(keys)}?"
     if kind == "extra_forbidden":
         return f"{place}: unknown key {key}; {_nearest_key(str(where[-1]), annotation, value)}"
     if kind == "missing":
@@ -173,22 +179,36 @@ def _told(details: Any, document: Located) -> str:
         known = sorted(kinds(annotation))
         if kind == "union_tag_not_found":
             return f"{place}: {key} has no kind; add kind: with one of {', '.join(known)}"
-        given = details["input"]["kind"]
+        written = details["input"]
+        given = written["kind"] if isinstance(written, dict) else written
         place = document.place((*where, "kind"))
+        if run is not None and (missing := missing_plugin(run, str(given))) is not None:
+            return f"{place}: {key}.kind: there is no {shown(given)}: {missing}"
         near = _guess(str(given), known)
         return f"{place}: {key}.kind: there is no {shown(given)}; {near}the kinds are {', '.join(known)}"
     if kind == "value_error":
-        return f"{place}: {key}: {details['ctx']['error']}"
+        return f"{place}: {key}: {details['ctx']['error']}{_with_overrides(document, where)}"
     given = details["input"]
     near = ""
     if kind == "literal_error":
+        if run is not None and (missing := missing_plugin(run, str(given))) is not None:
+            return f"{place}: {key}: there is no {shown(given)}: {missing}"
         near = _guess(str(given), re.findall(r"'([^']*)'", details["ctx"]["expected"])).removesuffix("; ")
     return f"{place}: {key}: {_expected(details['msg'])}, got {shown(given)}" + (f"; {near}" if near else "")
 
 
+def _with_overrides(document: Located, where: tuple[Key, ...]) -> str:
+    """The overrides inside the section that an error is about; they are the first thing to look at."""
+    places = {place: None for path, place in document.places.items() if path[: len(where)] == where}
+    overrides = [place for place in places if place.startswith("override ")]
+    if not overrides or document.place(where) in overrides:
+        return ""
+    return f" ({', '.join(overrides)})"
+
+
 def _walk(location: tuple[Key, ...], value: Any) -> tuple[tuple[Key, ...], Any, Any]:
-    """Pydantic's location as a path in the YAML, what is declared there (for an unknown key: around it) and what is
-    written around it."""
+    """The path of pydantic's location in the YAML, its annotation and the value that contains it. For an unknown key,
+    the annotation is that of the section."""
     path: tuple[Key, ...] = ()
     annotation: Any = Recipe
     around = value
@@ -234,7 +254,7 @@ def _expected(message: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut where it grows long."""
+    """A value for a message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 

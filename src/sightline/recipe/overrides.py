@@ -1,7 +1,7 @@
 """Overrides (`section.key=value`) and the model section that a recipe inherits from another run.
 
-An override changes the recipe as it would be resolved: a section that the file leaves out begins as its default, and a
-new `kind` drops the keys that only the old one had.
+An override changes the resolved recipe: a section that the file leaves out starts from its default, and a new `kind`
+drops the keys that only the old one had.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def key_of(override: str) -> tuple[str, ...]:
 
 
 def apply_override(document: Located, override: str) -> None:
-    """Change `document` in place; what is wrong with the override joins its problems."""
+    """Apply an override to a document in place; add its problems to those of the document."""
     at = f"override {override!r}"
     name, equals, text = override.partition("=")
     name = name.strip()
@@ -90,7 +90,7 @@ def _lacks(here: Any, key: Key) -> bool:
 
 
 def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: KeyPath) -> None:
-    """`init_from: RUN` as `init_from: {run: RUN}`, so that other keys can stand beside it."""
+    """Expand `init_from: RUN` to `init_from: {run: RUN}`, so that it can have other keys."""
     section = chosen(annotation, here[key])
     if isinstance(here[key], str) and section is not None and section.short_for is not None:
         here[key] = {section.short_for: here[key]}
@@ -98,7 +98,7 @@ def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: Ke
 
 
 def _default(annotation: Any, key: Key, here: Any) -> Any:
-    """What the section `here` would have at `key` if nobody wrote it, as far as it was not left to its own defaults."""
+    """The default of a key in the section `here`, with the values that differ from the defaults of its own keys."""
     section = chosen(annotation, here)
     field = section.model_fields.get(str(key)) if section else None
     default = field.get_default(call_default_factory=True, validated_data={}) if field else None
@@ -117,11 +117,11 @@ def _drop_keys_of_the_old_kind(
     if old is None or new is None:
         return
     for key in set(old.model_fields) - set(new.model_fields):
-        if not document.places.get((*path, key), "").startswith("override "):  # what was just asked for is not dropped
+        if not document.places.get((*path, key), "").startswith("override "):  # set by another override
             here.pop(key, None)
 
 
-# what says how a model was made, not what it is
+# how a model was made, not what it is
 _NOT_INHERITED = {"init_from", "adapters", "word_vectors"}
 _OF_EVERY_TASK = ("width", "encoder", "decoder")
 
@@ -129,9 +129,9 @@ _OF_EVERY_TASK = ("width", "encoder", "decoder")
 def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     """Complete `model` of a recipe with `model.init_from`, key by key, from the recipe of that run.
 
-    A section with another `kind` than in the run is not completed. A run of another task gives its width, and the
-    encoder or decoder that this task has. With `only_bodiless`, a model section with an encoder or a decoder stays as
-    it is. Keys that are taken over keep the place where they stand in the recipe of the run.
+    A section with another `kind` than in the run is not completed. From a run of another task, the width is inherited,
+    and the encoder or decoder that this task has. With `only_bodiless`, a model section with an encoder or a decoder
+    is left unchanged. Inherited keys keep their place in the recipe of the run.
     """
     model = document.value.get("model") if isinstance(document.value, dict) else None
     run = _run_of(model)
@@ -171,7 +171,7 @@ def _run_of(model: Any) -> str | None:
 
 
 def _inherited(model: dict[str, Any], their_task: str, task: str) -> dict[str, Any]:
-    """The keys of the model section of a run that a recipe for a task takes over."""
+    """The keys of the model section of a run that a recipe for a task inherits."""
     if task == their_task:
         return {key: value for key, value in model.items() if key not in _NOT_INHERITED}
     spec = task_spec(task)
@@ -180,7 +180,7 @@ def _inherited(model: dict[str, Any], their_task: str, task: str) -> dict[str, A
 
 
 def _complete(document: Located, own: dict[str, Any], theirs: dict[str, Any], origin: Located, path: KeyPath) -> None:
-    """Put keys that are missing in a section into it, with their places."""
+    """Add missing keys to a section, with their places."""
     for key, value in theirs.items():
         below = (*path, key)
         if key not in own:

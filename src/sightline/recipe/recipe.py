@@ -14,7 +14,7 @@ from sightline.recipe.decoding import Decoding, Evaluation
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
 from sightline.recipe.schema import Section
-from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, task_spec
+from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, suits, task_spec
 from sightline.recipe.training import Training
 
 _EXAMPLES = {  # of parts that a task needs, as a recipe writes them
@@ -25,23 +25,23 @@ _EXAMPLES = {  # of parts that a task needs, as a recipe writes them
 
 
 class Recipe(Section):
-    """A whole experiment."""
+    """An experiment."""
 
-    task: TaskName = Field("seq2seq", description="what the model does, and so which parts and metrics it has")
-    seed: int = Field(1, ge=0, description="of everything random: first weights, order of batches, dropout, noise")
-    data: Data = Field(description="where the examples come from")
-    tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is cut into tokens")
+    task: TaskName = Field("seq2seq", description="what the model does")
+    seed: int = Field(1, ge=0, description="of everything random: initial weights, order of batches, dropout, noise")
+    data: Data = Field(description="sources of examples")
+    tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is split into tokens")
     model: ModelConfig = Field(
-        ModelConfig(), description="what is trained"
+        ModelConfig(), description="the architecture"
     )  # parts of the task are filled in (defaults.py)
-    training: Training = Field(Training(), description="how it is trained")
+    training: Training = Field(default_factory=Training, description="how the model is trained")
     decoding: Decoding = Field(Decoding(), description="how outputs are found")
     evaluation: Evaluation = Field(Evaluation(), description="how outputs are scored")
 
     @model_validator(mode="wrap")
     @classmethod
     def _parts_of_the_task(cls, values: Any, validate: ModelWrapValidatorHandler[Recipe]) -> Recipe:
-        """The default model of the task, where the recipe names none; its keys, and default metrics, are unset."""
+        """Fill in the default model of the task if the recipe names none; its keys count as unset."""
         filled = with_model(values)
         recipe = validate(filled)
         if filled is not values:
@@ -57,7 +57,7 @@ class Recipe(Section):
     @model_validator(mode="before")
     @classmethod
     def _metrics_of_the_task(cls, values: Any) -> Any:
-        """The task's own metrics, where the recipe names none."""
+        """Fill in the default metrics of the task if the recipe names none."""
         values = with_current_names(values)
         spec = spec_of_values(values)
         if spec is not None:
@@ -75,7 +75,7 @@ class Recipe(Section):
 
     @property
     def task_spec(self) -> TaskSpec:
-        """What there is to know of the task; with data.noise, seq2seq is denoising."""
+        """The spec of the task; with data.noise, seq2seq is denoising."""
         spec = task_spec(self.task, noise=self.data.noise is not None)
         assert spec is not None  # `task` was validated
         return spec
@@ -87,34 +87,34 @@ class Recipe(Section):
 
     @property
     def copies_unknown(self) -> bool:
-        """Whether what is in no vocabulary can be copied from the source (text/copying.py)."""
+        """Whether words in no vocabulary can be copied from the source (text/copying.py)."""
         return bool(self.model.copying) and self.data.noise is None
 
     @property
     def copies_forms(self) -> bool:
-        """Whether words are copied with or without the space before them, as the output needs it."""
+        """Whether copied words get or lose the space before them, as the output needs it."""
         spaced = self.tokenizer.kind in ("word", "bpe", "unigram")  # kinds whose pieces may hold the space before them
         return self.model.copying is True and self.data.noise is None and spaced
 
     @property
     def of_text(self) -> bool:
-        """Whether examples are windows of plain text: there are no pairs, and no outputs to hold against others."""
+        """Whether examples are windows of plain text instead of pairs."""
         return self.task_spec.plain_text
 
     def validated(self, name: str, examples: int) -> int | None:
-        """How many of the first examples of a test set validations in training see; None: all, or another text."""
+        """How many of the first examples of a test set validations use; None: all, or another text."""
         limit = self.data.validation_limit
         return limit if name == "validation" and limit is not None and limit < examples else None
 
     def gathers(self, name: str) -> bool:
         """Whether all translations of a source in this test set are its references.
 
-        So it is in a list of pairs, which may have many of one source; of files that go line by line, each line counts.
+        True for lists of pairs, which may repeat a source; in parallel files, each line counts.
         """
         return self.task_spec.maps_text and not self.of_text and self.data.held_out(name).kind != "text"
 
     def longest_sequence(self) -> tuple[int, str]:
-        """The most tokens of a training sequence, marks included, and the key that says so."""
+        """The most tokens of a training sequence, special tokens included, and the key that sets this limit."""
         if self.of_text:
             return self.training.batches.context, "training.batches.context"
         most = self.data.clean.max_tokens + 1
@@ -140,7 +140,7 @@ class Recipe(Section):
             )
         if extra := sorted(present - spec.allows):
             raise ValueError(f"{spec} has no use for model.{extra[0]}; leave it out, or change the task")
-        if wrong := [name for name in self.evaluation.metrics if name not in spec.metrics]:
+        if wrong := [name for name in self.evaluation.metrics if not suits(name, spec)]:
             raise ValueError(f"evaluation.metrics: {wrong[0]} is not for {spec}; use {', '.join(spec.metrics)}")
 
     def _check_decoder(self) -> None:
@@ -171,15 +171,15 @@ def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
     check_decoding(min(recipes, key=lambda recipe: not recipe.model.has_attention), options)
 
 
-# What may change between the sittings of one training. Only the limits change what is learned: training longer than
-# planned moves the end of a cosine or warmup-stable-decay schedule, which is what whoever raises them wants.
+# Keys that may change when a training is resumed. Only the limits change what is learned: they move the end of a cosine
+# or warmup-stable-decay schedule.
 FREE: frozenset[tuple[str, ...]] = frozenset(
     {
         *(("training", key) for key in ("limits", "device", "threads", "tensorboard", "keep", "log_every")),
         ("training", "log_layers"),
         ("training", "stopping", "patience"),
         ("data", "tests"),
-        ("data", "folder"),  # another machine has the files elsewhere; whether their text is another is seen later
+        ("data", "folder"),  # differs between machines; the text itself is compared later
         ("decoding",),
         ("evaluation", "bootstrap"),
     }
@@ -189,7 +189,7 @@ FREE: frozenset[tuple[str, ...]] = frozenset(
 def differences(old: Recipe, new: Recipe) -> list[str]:
     """The keys that may not change and do: `training.lr: 0.1 then, 0.2 now`.
 
-    A run stores the precision that `auto` came to, so `auto` agrees with any.
+    A run stores the precision that `auto` resolved to, so `auto` agrees with any.
     """
     if new.training.precision == "auto":
         training = new.training.model_copy(update={"precision": old.training.precision})
@@ -198,7 +198,7 @@ def differences(old: Recipe, new: Recipe) -> list[str]:
 
 
 def with_unset_from(recipe: Section, saved: Section) -> Any:
-    """The recipe with the value of `saved` for each key that it does not set: how a run is resumed."""
+    """The recipe with the saved value of each key that it does not set, to resume a run."""
     changes: dict[str, Any] = {}
     for name in type(recipe).model_fields:
         own, theirs = getattr(recipe, name), getattr(saved, name)
@@ -210,12 +210,12 @@ def with_unset_from(recipe: Section, saved: Section) -> Any:
 
 
 def changed(old: Any, new: Any, free: Callable[[tuple[str, ...]], bool] = lambda path: False) -> list[str]:
-    """Where two mappings of mappings differ, but for paths that are free: `decoding.beam: 5 then, 1 now`."""
+    """Where two nested mappings differ, except for free paths: `decoding.beam: 5 then, 1 now`."""
     return [f"{key}: {before!r} then, {after!r} now" for key, before, after in _differing(old, new, (), free)]
 
 
 def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
-    """Where a section of another recipe differs, but for keys that are `free`: `model.width: 8 there, 16 here`."""
+    """Where a section of another recipe differs, except for `free` keys: `model.width: 8 there, 16 here`."""
     both = (theirs.model_dump(mode="json"), own.model_dump(mode="json"))
     found = _differing(*both, (name,), lambda path: path[-1] in free)
     return [f"{key}: {there!r} there, {here!r} here" for key, there, here in found]
@@ -224,7 +224,7 @@ def section_differences(theirs: Section, own: Section, name: str, free: frozense
 def _differing(
     one: Any, other: Any, path: tuple[str, ...], free: Callable[[tuple[str, ...]], bool]
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Each key that is not free and has two values, with both."""
+    """Each key that differs and is not free, with both values."""
     if one == other or free(path):
         return
     if isinstance(one, dict) and isinstance(other, dict):
@@ -235,14 +235,14 @@ def _differing(
 
 
 def without_adapters(recipe: Recipe) -> Recipe:
-    """The recipe of the model that one with adapters becomes when they are merged into its weights."""
+    """The recipe of a model whose adapters are merged into its weights."""
     return recipe.model_copy(update={"model": recipe.model.model_copy(update={"adapters": None})})
 
 
 def carries(recipe: Recipe) -> bool:
-    """Whether a window goes on from the state of the one before it."""
+    """Whether each window starts from the final state of the one before."""
     decoder = recipe.model.decoder
     wanted, able = recipe.training.batches.carry, decoder is not None and decoder.recurrent
     if wanted and not able:
-        raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to hand on")
+        raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to carry")
     return able if wanted is None else wanted

@@ -76,6 +76,12 @@ def chosen_parts(prefix: str = "") -> Iterator[SectionDoc]:
             yield replace(part, keys=keys, kinds=part.kinds if _is_at_or_below(part.path, path) else [])
 
 
+def nearest_keys(wanted: str) -> list[str]:
+    """At most three keys of a recipe like this one: `lr` is like `training.lr`."""
+    known = sorted({key.path for part in _parts(Recipe, "", None) for key in part.keys})
+    return [key for key in _nearest(wanted, known) if key.rsplit(".", 1)[-1] == wanted or "." not in key]
+
+
 def _nearest(wanted: str, known: list[str]) -> list[str]:
     """At most three: keys that begin so, keys of the same last name, keys that look alike."""
     last = wanted.rsplit(".", 1)[-1]
@@ -138,7 +144,8 @@ def _inside(
     for name, info in fields.items():
         at, annotation = _place(f"{path}.{name}" if path else name, info.annotation)
         members = sections(annotation)
-        if len(members) == 1:
+        union = open_union_of(annotation)
+        if len(members) == 1 and (union is None or len(union.kinds()) > 1):  # kinds that share a section
             yield from _parts(members[0], at, written, below=below)
         elif members:
             yield from _union(annotation, at, written, below)

@@ -115,7 +115,7 @@ _NUMBER = re.compile(r"\s*[-+]?[0-9._]+([eE][-+]?[0-9]+)?\s*")  # in quotes
 
 
 def number_type_error(annotation: Any, value: Any) -> PydanticCustomError | None:
-    """`true` or `"5"` where a number is wanted, and 1 where true or false is: pydantic would convert them."""
+    """The error for a boolean or quoted number where a number is expected, and the reverse; pydantic would convert."""
     if isinstance(value, list | tuple):
         found = (number_type_error(declared, item) for item, declared in _items(annotation, value))
         return next((error for error in found if error is not None), None)
@@ -126,14 +126,14 @@ def number_type_error(annotation: Any, value: Any) -> PydanticCustomError | None
             return PydanticCustomError("number_expected", "Input should be a number, not true or false")
     elif isinstance(value, str):
         if numbers and str not in wanted and _NUMBER.fullmatch(value):
-            return PydanticCustomError("number_expected", "Input should be a number, not a text; take the quotes away")
+            return PydanticCustomError("number_expected", "Input should be a number, not a text; remove the quotes")
     elif isinstance(value, int | float) and bool in wanted and not numbers:
         return PydanticCustomError("bool_expected", "Input should be true or false, not a number")
     return None
 
 
 def check_sizes(section: str, key: str, value: Any) -> None:
-    """Refuse a number, or an item of a list, that is beyond the limits of its key."""
+    """Refuse numbers beyond the limits of their key, in lists too."""
     if isinstance(value, tuple | list):
         if len(value) > _ITEMS:
             raise PydanticCustomError("too_large", "Input should have at most {most} items", {"most": f"{_ITEMS:,}"})
@@ -148,7 +148,7 @@ def check_sizes(section: str, key: str, value: Any) -> None:
 
 
 def _items(annotation: Any, values: list[Any] | tuple[Any, ...]) -> Iterator[tuple[Any, Any]]:
-    """The items of a list with what is declared for each; nothing where no list is declared."""
+    """The items of a list with the annotation of each; none if the annotation has no list."""
     for leaf in alternatives(annotation):
         if get_origin(leaf) is tuple:
             declared = get_args(leaf)
@@ -161,11 +161,11 @@ Probability = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class Section(BaseModel):
-    """Base of every part of a recipe: immutable, and strict about names, numbers and sizes."""
+    """Base of all sections: immutable, and strict about names, numbers and sizes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    short_for: ClassVar[str | None] = None  # the key that a plain text in the section's place stands for
+    short_for: ClassVar[str | None] = None  # the key that a string in place of the section sets
 
     def options(self, base: type[Section]) -> dict[str, Any]:
         """The values of the keys that it has beyond `kind` and those of `base`: arguments for a plug-in."""
@@ -200,6 +200,7 @@ class OpenUnion:
     default: ClassVar[str | None] = None  # the kind of a section that names none
     base: ClassVar[type[Section] | None] = None  # its keys are those of every member
     extra: ClassVar[dict[str, type[Section]]] = {}  # members that are not in the registry
+    short: ClassVar[bool] = False  # whether a name stands for a section: `loggers: [tensorboard]`
     _members: ClassVar[dict[str, tuple[Entry, type[Section]]]]
 
     @classmethod
@@ -230,6 +231,8 @@ class OpenUnion:
         known = cls.kinds()
         if isinstance(value, (cls.base or Section, *known.values())):
             return cast("Section", value)
+        if cls.short and isinstance(value, str):
+            value = {"kind": value}
         if not isinstance(value, dict):
             raise PydanticKnownError("model_attributes_type")
         kind = value.get("kind", cls.default)
@@ -267,10 +270,17 @@ def open_union(
     default: str | None = None,
     base: type[Section] | None = None,
     extra: dict[str, type[Section]] | None = None,
+    short: bool = False,
 ) -> Any:
     """The type of a key that takes one of the parts of a registry: see `OpenUnion`."""
-    values = {"part": part, "default": default, "base": base, "extra": extra or {}, "_members": {}}
+    values = {"part": part, "default": default, "base": base, "extra": extra or {}, "short": short, "_members": {}}
     return type(f"Any{part.capitalize()}", (OpenUnion,), values)
+
+
+class Choice(Section):
+    """A part of a plug-in: its kind, and the keys of its config."""
+
+    kind: str
 
 
 def default_of(union: Any) -> Any:

@@ -25,7 +25,7 @@ _SEQ2SEQ = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """What the rest of Sightline must know of a task."""
+    """What recipes, commands and views must know about a task."""
 
     name: str  # in recipes
     description: str  # of its models, for a model card
@@ -46,7 +46,7 @@ class TaskSpec:
     variant: str | None = None  # its name in the registry, where recipes write another task and data.noise
 
     def __str__(self) -> str:
-        """As error messages name it: `task: seq2seq`."""
+        """For error messages: `task: seq2seq`."""
         return f"task: {self.name}" + ("" if self.variant is None else " with data.noise")
 
     @property
@@ -155,6 +155,12 @@ TAGGING = TaskSpec(
 def tasks() -> dict[str, TaskSpec]:
     """The spec of every task, with those of plug-ins."""
     return {name: entry.load_config() for name, entry in entries("task").items()}
+
+
+def suits(metric: str, spec: TaskSpec) -> bool:
+    """Whether outputs of a task can be scored by a metric; one of a plug-in names its tasks when it is registered."""
+    entry = entries("metric").get(metric)
+    return metric in spec.metrics or (entry is not None and spec.name in entry.options.get("tasks", ()))
 
 
 def task_names() -> list[str]:

@@ -1,8 +1,8 @@
-"""YAML as recipes need it: every value knows the line it stands on, and nothing is read as something else.
+"""YAML for recipes: every value has its line, and no value is silently converted.
 
-PyYAML follows YAML 1.1, where `1e-3` is a text, `no` (Norwegian) is a boolean and a key given twice is silently the
-last one. Here scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), with
-Python's underscores in whole numbers (`20_000`) as the one addition; keys are always text, and unique.
+PyYAML follows YAML 1.1, where `1e-3` is a string, `no` (Norwegian) is a boolean and the last of two equal keys wins.
+Here scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), with one addition,
+Python's underscores in integers (`20_000`). Keys are unique strings.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes; nesting that would exhaust Python's stack is an error with its line."""
+    """Composes nodes; too deep nesting is an error with its line."""
 
     yaml_implicit_resolvers = _resolvers()
     depth = count = 0
@@ -60,7 +60,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes a text that either version of YAML would take for something else; short lists stay on one line."""
+    """Quotes strings that either version of YAML would read as another type; writes short lists on one line."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own attribute)
         start: _Loader.yaml_implicit_resolvers.get(start, []) + yaml.SafeDumper.yaml_implicit_resolvers.get(start, [])
@@ -75,7 +75,7 @@ class _Dumper(yaml.SafeDumper):
         return super().represent_sequence(tag, items, flow_style=flat)
 
     def represent_scalar(self, tag: str, value: str, style: str | None = None) -> yaml.ScalarNode:
-        """Escape other line breaks than a newline: unescaped, they are folded into spaces when they are read."""
+        """Escape line breaks other than a newline, which would be read as spaces."""
         return super().represent_scalar(tag, value, '"' if set(value) & set("\x85\u2028\u2029") else style)
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -84,21 +84,21 @@ class _Dumper(yaml.SafeDumper):
 
 @dataclass
 class Located:
-    """A YAML document: its value, where each part of it stands, and what is wrong with it."""
+    """A YAML document: its value, the place of each part, and its problems."""
 
     value: Any = None
     places: dict[KeyPath, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def place(self, path: KeyPath) -> str:
-        """Where `path` stands, or the nearest thing around it that is written down."""
+        """The place of a path, or of the nearest part that contains it."""
         while path and path not in self.places:
             path = path[:-1]
         return self.places.get(path, "recipe")
 
 
 def read_yaml(text: str, name: str, *, at: str | None = None) -> Located:
-    """Read `text`; places are `name:line`, or always `at` for a text that is not a file."""
+    """Read a text; places are `name:line`, or `at` for a text that is not a file."""
     document = Located()
     if len(text) > MAX_BYTES:
         document.problems.append(f"{at or name}: longer than {MAX_BYTES:,} characters; a recipe is a short text")
@@ -124,12 +124,12 @@ def read_yaml(text: str, name: str, *, at: str | None = None) -> Located:
 
 
 class _TooLarge(Exception):
-    """A document with more values than any recipe has: aliases of aliases can repeat a few lines billions of times."""
+    """A document with too many values: aliases of aliases can repeat a few lines billions of times."""
 
 
 @dataclass
 class _Reader:
-    """Turns nodes into values, noting places and problems in the document on the way."""
+    """Converts nodes to values, and records places and problems in the document."""
 
     loader: _Loader
     document: Located
@@ -187,7 +187,7 @@ class _Reader:
     def _scalar(self, node: yaml.Node, path: KeyPath) -> Any:
         text = str(node.value)
         if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in text):
-            self._problem(path, "a NUL or half a surrogate pair, which is no text; take it away")
+            self._problem(path, "a NUL or half a surrogate pair, which is not text; remove it")
             return None
         match node.tag.removeprefix("tag:yaml.org,2002:"):
             case "null":
@@ -204,12 +204,12 @@ class _Reader:
             case "str":
                 return text
             case tag:
-                self._problem(path, f"the tag {tag} means nothing here; take it away")
+                self._problem(path, f"the tag {tag} is not supported; remove it")
                 return None
 
 
 def write_yaml(value: Any) -> str:
-    """`value` as YAML that `read_yaml` reads back equal, in the order given."""
+    """A value as YAML, in its order; `read_yaml` reads it back unchanged."""
     return str(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
 
 

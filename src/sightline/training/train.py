@@ -35,6 +35,7 @@ from sightline.models.weights import load_parameters, load_weights
 from sightline.models.window.config import NgramConfig
 from sightline.recipe import Recipe
 from sightline.recipe.loading import save_recipe
+from sightline.recipe.plugins import used_plugins
 from sightline.recipe.recipe import differences, with_unset_from
 from sightline.registry import Implementations
 from sightline.run_folder import (
@@ -302,6 +303,7 @@ def _start_folder(run: Path, recipe: Recipe, prepared: PreparedData, model: nn.M
                 "target_vocabulary": prepared.vocabulary.target.size,
                 "parameters": parameter_count(model),
                 "training_text": _size(prepared),
+                **({"plugins": plugins} if (plugins := used_plugins(recipe)) else {}),
                 **({"copying": "forms"} if recipe.model.copying is True else {}),
                 **({} if prepared.target_lengths is None else prepared.target_lengths.save()),
             },

@@ -112,7 +112,7 @@ class TransformerStack(TapModule, CheckpointedStack):
         super().__init__()
         self.positions = build_added(recipe.positions, width)
         self.bias = build_bias(recipe.positions, recipe.heads, width, causal=causal)
-        self.uses_distances = recipe.positions.kind in ("alibi", "t5", "shaw")
+        self.uses_distances = self.bias is not None or recipe.positions.kind == "shaw"
         self.rotary_width = width // recipe.heads if recipe.positions.kind == "rotary" else None
         self.dropout = Dropout(recipe.dropout)
         self.has_patterns = any(pattern.kind != "full" for pattern in recipe.attention.pattern)

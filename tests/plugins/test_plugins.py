@@ -1,0 +1,155 @@
+"""A plug-in adds parts that recipes name like our own: with their schema, errors, training, decoding and runs."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from installed_plugins import forget_plugins, install
+
+import sightline
+from sightline import registry
+from sightline.recipe import Recipe
+from sightline.recipe.loading import RecipeError, load_recipe, recipe_schema
+from sightline.recipe.reference import reference
+
+LINES = ["a b c", "b c", "c a b a", "a", "b b c"]
+RECIPE: dict[str, Any] = {
+    "data": {
+        "train": [{"kind": "tsv", "file": "pairs.tsv"}],
+        "validation": {"kind": "tsv", "file": "pairs.tsv"},
+        "tests": {"test": {"kind": "tsv", "file": "pairs.tsv"}},
+    },
+    "tokenizer": {"kind": "character", "min_count": 1},
+    "model": {
+        "width": 8,
+        "encoder": {"kind": "bag-of-words", "layers": 2},
+        "decoder": {
+            "kind": "transformer",
+            "layers": 1,
+            "heads": 2,
+            "attention": {"kind": "cosine", "temperature": 0.5, "kv_heads": 1},
+        },
+    },
+    "training": {"limits": {"steps": 3}, "batches": {"tokens": 64}, "device": "cpu", "threads": 1},
+    "decoding": {"beam": 2, "max_length": 6, "processors": [{"kind": "no-repeated-token", "window": 2}]},
+    "evaluation": {"metrics": ["length-ratio", "chrf"]},
+}
+
+
+def write(folder: Path, recipe: dict[str, Any] = RECIPE) -> Path:
+    (folder / "pairs.tsv").write_text("".join(f"{line}\t{line[::-1]}\n" for line in LINES * 4))
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    return path
+
+
+def line_of(path: Path, text: str) -> int:
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_training_with_parts_of_a_plugin_runs_and_records_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sightline.train(str(write(tmp_path)), out=tmp_path / "run")
+    assert type(run.model.encoder).__name__ == "BagOfWordsEncoder"
+    scores = {type(each.score).__name__ for each in run.model.modules() if hasattr(each, "score")}
+    assert scores == {"Cosine"}
+    assert {each.score.temperature for each in run.model.modules() if hasattr(each, "score")} == {0.5}
+    for text in run.predict(["a b c", "c"], max_length=12):
+        assert all(one != other for one, other in pairwise(text)), text
+    report = run.evaluate("test")
+    assert report.scores[0].name == "length ratio" and report.scores[0].value > 0
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    (recorded,) = config["plugins"]
+    assert (recorded["package"], recorded["version"]) == ("example-plugin", "1.2")
+    wanted = ["encoder bag-of-words", "metric length-ratio", "processor no-repeated-token", "score cosine"]
+    assert recorded["parts"] == wanted
+    # in a process without the plug-in
+    forget_plugins(monkeypatch)
+    monkeypatch.setattr(registry, "_loaded", {""})
+    with pytest.raises(
+        RecipeError, match=r"example-plugin 1\.2, which is not installed.*example-plugin==1\.2"
+    ) as error:
+        sightline.load(tmp_path / "run", device="cpu").predict(["a"])
+    for name in ("'bag-of-words'", "'cosine'", "'no-repeated-token'", "'length-ratio'"):
+        assert f"there is no {name}" in str(error.value)
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize("kind", ["recurrent", "transformer"])
+def test_one_score_serves_both_families(kind: str) -> None:
+    decoder = {"kind": kind, "layers": 1, "attention": {"kind": "cosine"}}
+    model = {"width": 8, "encoder": {"kind": "transformer"}, "decoder": decoder}
+    recipe = Recipe.model_validate({**RECIPE, "model": model})
+    attention: Any = recipe.model.decoder
+    assert attention.attention.temperature == 0.1
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+
+
+@pytest.mark.usefixtures("plugin")
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("model.decoder.attention.temprature", 1, "unknown key model.decoder.attention.temprature; did you mean temp"),
+        ("model.decoder.attention.temperature", -1, "model.decoder.attention.temperature: expected greater than 0"),
+        ("model.encoder.layer", 1, "unknown key model.encoder.layer; did you mean layers?"),
+        ("model.encoder.kind", "bag-of-word", "there is no 'bag-of-word'; did you mean bag-of-words?"),
+        ("decoding.processors.0.windw", 1, "unknown key decoding.processors.0.windw; did you mean window?"),
+        ("evaluation.metrics.0", "length-rato", "did you mean length-ratio?"),
+    ],
+)
+def test_errors_in_the_section_of_a_plugin_have_its_line_and_the_nearest_key(
+    path: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    recipe = json.loads(json.dumps(RECIPE))
+    section: Any = recipe
+    *above, key = path.split(".")
+    for name in above:
+        section = section[int(name)] if isinstance(section, list) else section[name]
+    section[int(key) if isinstance(section, list) else key] = value
+    file = write(tmp_path, recipe)
+    with pytest.raises(RecipeError) as error:
+        load_recipe(file)
+    assert message in str(error.value)
+    line = line_of(file, str(value) if key.isdigit() or key == "kind" else f"{key}:")
+    assert f"recipe.yaml:{line}: " in str(error.value)
+
+
+@pytest.mark.usefixtures("plugin")
+def test_the_reference_and_the_schema_show_the_keys_of_a_plugin() -> None:
+    text = reference("model.decoder.attention")
+    assert "cosine" in text and "cos(q, h) / temperature." in text
+    assert "divides the cosine" in reference("model.encoder")
+    assert "length-ratio" in reference("evaluation.metrics")
+    assert "tokens that the next one must differ from" in reference("decoding.processors")
+    schema = json.dumps(recipe_schema())
+    assert "no-repeated-token" in schema and "temperature" in schema and "bag-of-words" in schema
+
+
+def test_a_plugin_that_cannot_be_imported_is_named_and_ours_still_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget_plugins(monkeypatch)
+    (tmp_path / "broken_plugin.py").write_text("import no_such_module\n")
+    install(tmp_path, "broken-plugin", "broken_plugin", monkeypatch)
+    with pytest.warns(registry.PluginWarning, match=r"broken-plugin 1\.2 cannot be loaded .*no_such_module"):
+        assert "recurrent" in registry.entries("encoder")
+    forget_plugins(monkeypatch)
+
+
+def test_a_name_is_registered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget_plugins(monkeypatch)
+    with pytest.raises(ValueError, match="Sightline has a score 'dot' already"):
+        sightline.register("score", "dot", object())
+    with pytest.raises(ValueError, match="there is no registry of 'skore' parts"):
+        sightline.register("skore", "dot", object())
+
+
+def test_every_part_of_ours_can_be_imported() -> None:
+    for part, entries in registry.REGISTRIES.items():
+        for name, entry in entries.items():
+            assert (entry.load(), entry.load_config()) != (None, None), (part, name)
