@@ -76,7 +76,7 @@ def download(original: Original, folder: Path, *, mirror: str | None = None, pro
             url, original.hash, fname=original.name, path=folder, downloader=ResumingDownloader(part, progress)
         )
     except (requests.RequestException, OSError) as error:
-        kept = f"{part.stat().st_size:,} bytes are kept, so the same command goes on" if part.exists() else "try again"
+        kept = f"{part.stat().st_size:,} bytes are kept, so the same command resumes" if part.exists() else "try again"
         raise CorpusError(
             f"{url} cannot be downloaded ({_cause(error)}); {kept}. Or download it by hand, save it as {place} and run "
             f"the command again"

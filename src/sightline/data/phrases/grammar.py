@@ -49,13 +49,13 @@ class Phrase:
 
     @property
     def definite(self) -> bool:
-        """Whether it stands before an adverb of time in German."""
+        """Whether it precedes an adverb of time in German."""
         return self.noun is None or self.determiner in ("the", "this", "my")
 
 
 @dataclass
 class Clause:
-    """A subject and what is said of it."""
+    """A subject and its predicate."""
 
     number: int  # its first concept
     subject: Phrase
@@ -67,13 +67,13 @@ class Clause:
     modal: str = ""  # can, must, should, want
     negation: str = ""  # not, never
     time: Adverbial | None = None
-    fronted: bool = False  # whether `time` stands in front
+    fronted: bool = False  # whether `time` is fronted
     frequency: Adverbial | None = None
     place: Adverbial | None = None
 
     @property
     def polarity(self) -> int:
-        """1: something good is said, -1: something bad; negation turns it around."""
+        """1: positive, -1: negative; negation inverts it."""
         own = self.verb.polarity if self.verb else self.predicate.polarity if self.predicate else 0
         return -own if self.negation else own
 
@@ -109,7 +109,7 @@ def english_phrase(phrase: Phrase, case: str) -> Words:
 
 
 def english_relative(phrase: Phrase, clause: Clause) -> Words:
-    """A relative clause behind its noun, whose place in it is that of `phrase` itself."""
+    """An English relative clause; its noun has the role of `phrase` in it."""
     assert phrase.noun is not None
     who = Word("who" if "person" in phrase.noun.kinds else "that", (clause.number + 9,), "PRON")
     subject = [] if clause.subject is phrase else english_phrase(clause.subject, "nom")
@@ -127,7 +127,7 @@ def english_clause(clause: Clause, question: bool = False) -> Words:
 
 
 def _english_rest(clause: Clause, *, gap: bool = False, question: bool = False) -> Words:
-    """What follows the subject; of a question its first word comes before the subject. `gap`: the object is gone."""
+    """What follows the subject; in questions the first word precedes the subject. `gap`: without the object."""
     words = _english_verbs(clause, question)
     if clause.predicate is not None:
         words += [Word("very", (clause.number + 7,), "ADV")] if clause.very else []
@@ -169,7 +169,7 @@ def _english_verbs(clause: Clause, question: bool) -> Words:
 
 
 def _adverbial(adverbial: Adverbial | None, at: int) -> Words:
-    """Its English words; the concepts are its links."""
+    """The English words of an adverbial, with its concepts."""
     if adverbial is None:
         return []
     return [
@@ -212,7 +212,7 @@ def german_phrase(phrase: Phrase, case: str, negated: int | None = None) -> Word
 
 
 def german_relative(phrase: Phrase, clause: Clause) -> Words:
-    """A relative clause: its pronoun has the gender of the noun and the case of its own clause; the verb is last."""
+    """A German relative clause: its pronoun has the gender of the noun and the case of its role; the verb is last."""
     subject = clause.subject is phrase
     case = "nom" if subject or clause.verb is None else clause.verb.case
     who = Word(lexicon.relative_pronoun(case, phrase.gender, phrase.plural), (clause.number + 9,))
@@ -220,12 +220,12 @@ def german_relative(phrase: Phrase, clause: Clause) -> Words:
 
 
 def german_subordinate(clause: Clause) -> Words:
-    """A clause behind weil, dass, ...: the verb is last."""
+    """A German clause after weil, dass, ...: the verb is last."""
     return _verb_last(clause, subject=True)
 
 
 def german_main(clause: Clause, *, question: bool = False, inverted: bool = False) -> Words:
-    """A main clause: one constituent, the finite verb, the rest. `inverted`: the constituent stands before it all."""
+    """A German main clause: a constituent, the finite verb, the rest. `inverted`: the constituent is outside."""
     finite, rest = _german_verbs(clause, apart=True)
     subject = german_phrase(clause.subject, "nom")
     if clause.fronted:
@@ -241,7 +241,7 @@ def _verb_last(clause: Clause, *, subject: bool, gap: bool = False) -> Words:
 
 
 def _middle(clause: Clause, gap: bool = False) -> Words:
-    """Between the verbs: a definite object, when, an indefinite object, not, where, the predicate."""
+    """The middle field: definite object, time, indefinite object, negation, place, predicate."""
     at, thing = clause.number, clause.object
     negation = [Word(_ADVERBS[clause.negation][0], (at + 4,))] if clause.negation else []
     when = [] if clause.fronted else _german_adverbial(clause.time, at + 20)
@@ -267,7 +267,7 @@ def _middle(clause: Clause, gap: bool = False) -> Words:
 
 
 def _german_verbs(clause: Clause, *, apart: bool) -> tuple[Words, Words]:
-    """The finite verb, and what waits for the end; with `apart` the prefix of a finite verb is among that."""
+    """The finite verb, and the final verb forms; with `apart` the prefix of the finite verb is one of them."""
     at, verb = clause.number, clause.verb
     row = int(clause.subject.plural)
     past = clause.tense == "past"
@@ -298,7 +298,7 @@ def _german_verbs(clause: Clause, *, apart: bool) -> tuple[Words, Words]:
 
 
 class Sentence(NamedTuple):
-    """A sentence in both languages, with what it says of the world."""
+    """A sentence in both languages, with its polarity."""
 
     english: tuple[Word, ...]
     german: tuple[Word, ...]
@@ -306,7 +306,7 @@ class Sentence(NamedTuple):
 
 
 class Grammar:
-    """Draws sentences; `random` decides, and `keep_name` says which surnames may be drawn."""
+    """Draws sentences with `random`; `keep_name` decides which surnames are allowed."""
 
     def __init__(self, random: Random, keep_name: Callable[[str], bool]) -> None:
         self.random = random
@@ -314,7 +314,7 @@ class Grammar:
         self._numbers = count(0, _CONCEPTS)
 
     def sentence(self, clauses: int) -> Sentence:
-        """A sentence of so many clauses."""
+        """A sentence with this number of clauses."""
         if clauses == 1:
             return self._simple(self._clause(0), self.chance(0.15))
         draw = self.random.random()
@@ -329,11 +329,11 @@ class Grammar:
         return self._coordinated(inside, other)
 
     def chance(self, share: float) -> bool:
-        """True in that share of all draws."""
+        """True with this probability."""
         return self.random.random() < share
 
     def choose(self, items: Sequence[Item]) -> Item:
-        """One of them, each as likely."""
+        """One of the items, uniformly."""
         return items[int(self.random.random() * len(items))]
 
     def _number(self) -> int:
@@ -346,7 +346,7 @@ class Grammar:
         return Sentence(tuple(english_clause(clause)), tuple(german_main(clause)), clause.polarity)
 
     def _subordinated(self, inside: int, other: int) -> Sentence:
-        """Main and subordinate clause, in either order; a pronoun in one stands for a phrase of the other."""
+        """Main and subordinate clause, in either order; a pronoun in one refers to a phrase of the other."""
         at = self._number()
         english, german, tense = self.choose(
             (("because", "weil", ""), ("although", "obwohl", ""), ("when", "wenn", "present"), ("when", "als", "past"))
@@ -362,7 +362,7 @@ class Grammar:
         return Sentence(tuple(words[0]), tuple(words[1]), main.polarity)
 
     def _reported(self, relatives: int) -> Sentence:
-        """Somebody says that ...: what is said is not claimed, so it is neither good nor bad."""
+        """Reported speech (X says that ...), which has no polarity."""
         at = self._number()
         verb = self.choose(lexicon.saying())
         subject = self._phrase((verb.subject,), object_=False)
@@ -373,7 +373,7 @@ class Grammar:
         return Sentence(tuple(english), tuple(german), 0)
 
     def _coordinated(self, inside: int, other: int) -> Sentence:
-        """Two main clauses; the polarity is that of the last one that has any."""
+        """Two main clauses; the polarity is that of the last clause that has one."""
         at = self._number()
         english, german = self.choose((("and", "und"), ("but", "aber")))
         first, second = self._clause(inside), self._clause(other)
@@ -388,7 +388,7 @@ class Grammar:
     def _clause(
         self, relatives: int, *, tense: str = "", fronted: bool | None = None, earlier: Clause | None = None
     ) -> Clause:
-        """A clause with so many relative clauses in its phrases (and theirs)."""
+        """A clause with this number of (nested) relative clauses."""
         while True:  # until there are phrases enough to carry them
             clause = self._bare(tense, earlier, full=relatives > 0)
             if self._carry(clause, relatives):
@@ -398,7 +398,7 @@ class Grammar:
         return clause
 
     def _bare(self, tense: str, earlier: Clause | None, full: bool) -> Clause:
-        """A clause without relative clauses; `full`: of nouns, which can have them."""
+        """A clause without relative clauses; `full`: with nouns, which can have them."""
         if self.chance(0.25):
             return self._predicative(tense, earlier, full)
         verb = self._verb()
@@ -437,7 +437,7 @@ class Grammar:
         return clause
 
     def _verb(self) -> Verb:
-        """A verb; those that say something good or bad are drawn more often than there are of them."""
+        """A verb; verbs with a polarity are drawn more often."""
         return self.choose(lexicon.verbs_with(self.chance(0.6)))
 
     def _adverbs(self, clause: Clause) -> None:
@@ -450,7 +450,7 @@ class Grammar:
             clause.place = self.choose(lexicon.adverbials("place", clause.tense))
 
     def _standing_for(self, earlier: Clause | None, role: str, kind: str) -> Phrase | None:
-        """A pronoun for the phrase of an earlier clause in the same role, in half of the sentences where it fits."""
+        """Replace a phrase by a pronoun for the same role in an earlier clause, in half of the possible cases."""
         phrase = None if earlier is None else earlier.subject if role == "subject" else earlier.object
         if phrase is None or phrase.pronoun or not self.chance(0.5):
             return None
@@ -468,7 +468,7 @@ class Grammar:
         )
 
     def _carry(self, clause: Clause, relatives: int) -> bool:
-        """Give the phrases of a clause so many relative clauses; False if there are too few phrases."""
+        """Add this number of relative clauses to the phrases of a clause; False if there are too few phrases."""
         if relatives == 0:
             return True
         bearers = [each for each in (clause.subject, clause.object) if each and each.noun and not each.pronoun]
@@ -516,7 +516,7 @@ class Grammar:
     # --- phrases -----------------------------------------------------------------------------------------------------
 
     def _phrase(self, kinds: Sequence[str], *, object_: bool, full: bool = False, free: bool = False) -> Phrase:
-        """A noun or a name of one of these kinds. `free`: nothing around it tells two meanings of a noun apart."""
+        """A noun or a name of one of these kinds. `free`: the context does not disambiguate a noun."""
         kind = self.choose(kinds)
         if kind in ("person", "animate") and not full and self.chance(0.5 if kind == "person" else 0.3):
             return self._name()

@@ -37,7 +37,7 @@ class Verb(NamedTuple):
     german_third: str
     german_past: str
     german_participle: str
-    prefix: str  # "ab" of "abholen", which stands apart in a main clause, or ""
+    prefix: str  # "ab" of "abholen", which is separated in a main clause, or ""
     auxiliary: str  # haben or sein
     case: str  # of the object: acc, dat; "" without one
     subject: str
@@ -380,7 +380,7 @@ def noun_form(noun: Noun, case: str, plural: bool) -> str:
 
 
 def pronoun(case: str, gender: str, plural: bool) -> str:
-    """er, sie, es: the gender is that of the German noun it stands for."""
+    """er, sie, es: the gender is that of the German noun."""
     return _cell(_PRONOUNS, case, gender, plural)
 
 
