@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from sightline.layers.experts import (
+from sightline.layers.feedforward import (
     Collected,
     Experts,
+    build_experts,
     choice_probability,
     choose,
     collect,
@@ -29,7 +30,7 @@ SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-11}  # float64, sums of a few dozen produc
 
 def build(kind: str = "relu", **recipe: Any) -> Experts:
     """In float64, training, with weights at no special value."""
-    layer = Experts(ExpertsConfig.model_validate(recipe), WIDTH, hidden=HIDDEN, kind=kind).double()
+    layer = build_experts(ExpertsConfig.model_validate(recipe), WIDTH, HIDDEN, kind=kind).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.normal_(std=0.7)
@@ -66,7 +67,7 @@ def variation(amounts: Tensor) -> Tensor:
 
 def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Tensor | None) -> Naive:
     """Shazeer et al. 2017, equations 2 to 11, token by token."""
-    recipe, everybody = layer.recipe, range(layer.count)
+    everybody = range(layer.count)
     zero = tokens.new_zeros(())
     importance, load = [zero] * layer.count, [zero] * layer.count
     wishes: list[list[tuple[int, Tensor]]] = []
@@ -77,19 +78,19 @@ def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Te
         clean = [layer.gate[e] @ x for e in everybody]
         spread = [torch.log1p(torch.exp(layer.noise[e] @ x)) if layer.noise is not None else zero for e in everybody]
         noisy = [clean[e] + (zero if draws is None else draw[e] * spread[e]) for e in everybody]
-        best = sorted(everybody, key=lambda e: (-float(noisy[e].detach()), e))[: recipe.top_k]
+        best = sorted(everybody, key=lambda e: (-float(noisy[e].detach()), e))[: layer.top_k]
         powers = [torch.exp(noisy[e]) for e in best]
         wishes.append([(e, power / sum(powers)) for e, power in zip(best, powers, strict=True)])
         for e, gate in wishes[-1]:
             importance[e] = importance[e] + gate
         for e in everybody:
             others = sorted((noisy[i] for i in everybody if i != e), key=lambda score: -float(score.detach()))
-            if recipe.load:
-                z = (clean[e] - others[recipe.top_k - 1]) / spread[e]
+            if layer.load:
+                z = (clean[e] - others[layer.top_k - 1]) / spread[e]
                 load[e] = load[e] + 0.5 * (1 + torch.erf(z / math.sqrt(2)))
-    room = math.ceil(recipe.capacity_factor * recipe.top_k * len(tokens) / layer.count)
+    room = math.ceil(layer.capacity_factor * layer.top_k * len(tokens) / layer.count)
     outputs, taken, chosen, dropped = [zero.expand(WIDTH)] * len(tokens), [0] * layer.count, [0] * layer.count, 0
-    for rank, (place, wish) in product(range(recipe.top_k), enumerate(wishes)):
+    for rank, (place, wish) in product(range(layer.top_k), enumerate(wishes)):
         if not wish:
             continue
         e, gate = wish[rank]
@@ -99,9 +100,9 @@ def naive(layer: Experts, kind: str, tokens: Tensor, real: list[bool], draws: Te
             continue
         taken[e] += 1
         outputs[place] = outputs[place] + gate * expert(layer, kind, e, tokens[place])
-    loss = recipe.importance * variation(torch.stack(importance))
-    if recipe.load:
-        loss = loss + recipe.load * variation(torch.stack(load))
+    loss = layer.importance * variation(torch.stack(importance))
+    if layer.load:
+        loss = loss + layer.load * variation(torch.stack(load))
     return Naive(torch.stack(outputs), loss, [*chosen, dropped])
 
 
@@ -239,7 +240,7 @@ def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -
     with on_taps(layer, hear):
         layer(x)
         layer.eval()(x)
-    assert operations == ["", "mixture"]
+    assert operations == ["", "mixture_of_experts"]
 
 
 def test_of_equal_scores_the_earlier_expert_is_chosen() -> None:
@@ -311,7 +312,7 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
 @torch.no_grad()
 def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
     recipe = ExpertsConfig(count=4, hidden=7, capacity_factor=9.0)
-    layer, x = Experts(recipe, WIDTH, hidden=HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
+    layer, x = build_experts(recipe, WIDTH, HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
     assert layer.nets.down.shape == (4, 7, WIDTH)
     layer.nets.down_bias.copy_(torch.arange(WIDTH).repeat(4))
     torch.testing.assert_close(layer(x), torch.arange(WIDTH).expand(9, -1).float())
@@ -319,14 +320,14 @@ def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_tha
 
 def test_without_noise_every_expert_can_be_chosen_from_the_start() -> None:
     torch.manual_seed(0)
-    layer = Experts(ExpertsConfig(count=4, noise=False, load=0.0), WIDTH, hidden=HIDDEN)
+    layer = Experts(WIDTH, HIDDEN, count=4, noise=False)
     assert layer.noise is None
     _, extra = collected(layer, some_tokens(100).float())
     assert extra.row()[:4].min() > 0  # type: ignore[index]
 
 
 def test_with_noise_all_begin_equal() -> None:
-    layer = Experts(ExpertsConfig(count=4), WIDTH, hidden=HIDDEN)
+    layer = Experts(WIDTH, HIDDEN, count=4)
     _, extra = collected(layer, some_tokens(4000).float())
     row = extra.row()
     assert row is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
-from sightline.layers.feedforward import FeedForwardNet
+from sightline.layers.feedforward import FeedForwardNet, build_feedforward
 from sightline.recipe.model import FeedForwardConfig
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # float64 sums of some 32 products of numbers near one
@@ -24,7 +24,7 @@ SCALARS: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("kind", SCALARS)
 @pytest.mark.parametrize("inner", [None, 5])
 def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
-    net = FeedForwardNet(FeedForwardConfig(kind=kind, width=inner), 8).double()
+    net = build_feedforward(FeedForwardConfig(kind=kind, width=inner), 8, 0).double()
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.normal_()
@@ -40,7 +40,7 @@ def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
 
 def test_dropout_on_the_inner_activations_happens_where_it_is_asked_for_and_in_training_only() -> None:
     x = torch.randn(4, 8)
-    plain, dropping = FeedForwardNet(FeedForwardConfig(), 8), FeedForwardNet(FeedForwardConfig(dropout=0.5), 8)
+    plain, dropping = FeedForwardNet(8, 32), FeedForwardNet(8, 32, dropout=0.5)
     assert torch.equal(plain(x), plain(x))
     assert not torch.equal(dropping(x), dropping(x))
     dropping.eval()

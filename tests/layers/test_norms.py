@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.layers.norms import BatchNorm, LayerNorm, Residual, RMSNorm, build_norm
+from sightline.layers.norms import BatchNorm, LayerNorm, RMSNorm, build_norm, build_residual
 from sightline.recipe.model import NormConfig
 
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-14}  # float64 sums over eight numbers near one
@@ -45,10 +45,10 @@ def test_one_token_is_normalized_without_regard_to_others(kind: type[nn.Module])
 @pytest.mark.parametrize("kind", ["layer", "rms"])
 def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    pre = Residual(NormConfig(kind=kind, place="pre"), 8, 0.0)
+    pre = build_residual(NormConfig(kind=kind, place="pre"), 8, 0.0)
     assert torch.equal(pre.prenorm(x), pre.norm(x))
     assert torch.equal(pre.add(x, output), x + output)
-    post = Residual(NormConfig(kind=kind, place="post"), 8, 0.0)
+    post = build_residual(NormConfig(kind=kind, place="post"), 8, 0.0)
     assert torch.equal(post.prenorm(x), x)
     assert torch.equal(post.add(x, output), post.norm(x + output))
 
@@ -56,7 +56,7 @@ def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str
 @pytest.mark.parametrize("place", ["pre", "post", "none"])
 def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    residual = Residual(NormConfig(place=place), 8, 0.99999)  # next to all is dropped
+    residual = build_residual(NormConfig(place=place), 8, 0.99999)  # next to all is dropped
     assert torch.equal(residual.add(x, output), residual.norm(x) if place == "post" else x)
     assert torch.equal(residual.eval().add(x, output), residual.norm(x + output) if place == "post" else x + output)
 
@@ -64,12 +64,12 @@ def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place:
 def test_a_post_norm_block_hands_on_the_precision_of_its_sublayer_and_others_that_of_the_sum() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8).bfloat16()
     for place, precision in {"post": torch.bfloat16, "pre": torch.float32, "none": torch.float32}.items():
-        assert Residual(NormConfig(place=place), 8, 0.0).add(x, output).dtype == precision
+        assert build_residual(NormConfig(place=place), 8, 0.0).add(x, output).dtype == precision
 
 
 def test_without_a_place_nothing_is_normalized() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
-    residual = Residual(NormConfig(kind="layer", place="none"), 8, 0.0)
+    residual = build_residual(NormConfig(kind="layer", place="none"), 8, 0.0)
     assert torch.equal(residual.prenorm(x), x)
     assert torch.equal(residual.add(x, output), x + output)
     assert not list(residual.parameters())

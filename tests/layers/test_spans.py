@@ -118,7 +118,7 @@ def test_spans_are_a_mask_and_a_convolution_over_each_sequence_alone(
 def test_with_a_tap_the_explicit_kernel_gives_the_same_and_weights(span: Pattern, causal: bool, sizes: str) -> None:
     three, layout, shown = heads(), Packed.of(LENGTHS), {}
 
-    def tap(name: str, tensor: Tensor, *_: Any) -> Tensor:
+    def tap(name: str, tensor: Tensor, *_: Any, **__: Any) -> Tensor:
         shown[name] = tensor
         return tensor
 

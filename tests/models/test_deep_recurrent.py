@@ -17,12 +17,12 @@ from torch import Tensor
 from sightline.layers.layout import Padded
 from sightline.layers.recurrent import (
     BackwardRecurrence,
-    FastForward,
-    Link,
+    FastForwardConnection,
     Recurrence,
-    ResidualLink,
-    build_link,
-    turned,
+    ResidualConnection,
+    SkipConnection,
+    build_skip_connection,
+    reverse_sequences,
 )
 from sightline.layers.tap import on_taps
 from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentEncoderConfig
@@ -92,7 +92,7 @@ class Naive:
 
     def link(self, side: str, kind: str, number: int, x: Tensor, h: Tensor) -> Tensor:
         if kind == "fast-forward":
-            return self.map(f"{side}.links.{number}.map", torch.cat([x, h]))
+            return self.map(f"{side}.skip_connections.{number}.map", torch.cat([x, h]))
         return h + x if kind == "residual" and number >= 2 else h
 
     def read(self, layer: str, inputs: list[Tensor], width: int, way: str, backward: bool) -> list[Tensor]:
@@ -187,7 +187,7 @@ def test_a_deep_stack_is_its_formulas(
 
 def test_a_sequence_is_turned_around_its_own_length() -> None:
     x = torch.arange(8.0).view(2, 4, 1)
-    assert turned(x, Padded.of([4, 2]))[:, :, 0].tolist() == [[3, 2, 1, 0], [5, 4, 6, 7]]
+    assert reverse_sequences(x, Padded.of([4, 2]))[:, :, 0].tolist() == [[3, 2, 1, 0], [5, 4, 6, 7]]
 
 
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
@@ -202,9 +202,12 @@ def test_a_layer_that_reads_backwards_is_the_second_half_of_one_that_reads_both_
 
 
 def test_residual_links_begin_at_the_third_layer() -> None:
-    kinds = [type(build_link("residual", number, 4, 4)) for number in range(4)]
-    assert kinds == [Link, Link, ResidualLink, ResidualLink]
-    assert [type(build_link(kind, 0, 4, 4)) for kind in ("none", "fast-forward")] == [Link, FastForward]
+    kinds = [type(build_skip_connection("residual", number, 4, 4)) for number in range(4)]
+    assert kinds == [SkipConnection, SkipConnection, ResidualConnection, ResidualConnection]
+    assert [type(build_skip_connection(kind, 0, 4, 4)) for kind in ("none", "fast-forward")] == [
+        SkipConnection,
+        FastForwardConnection,
+    ]
 
 
 @pytest.mark.parametrize(

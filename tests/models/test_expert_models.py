@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shared_models import own_copy, shared
 from sightline.data.collate import StaticShape, packed_batch, padded_batch, seq2seq_ids
-from sightline.layers.experts import Experts
+from sightline.layers.feedforward import Experts
 from sightline.models.language_model import DecoderOnly
 from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentEncoderConfig
 from sightline.models.seq2seq import Seq2Seq

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers import attention
-from sightline.layers.experts import collect
+from sightline.layers.feedforward import collect
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.gradient_checkpointing import enable_gradient_checkpointing

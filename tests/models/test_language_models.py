@@ -251,7 +251,7 @@ def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly,
     sources = [source[:-1] for source in SOURCES] + [[7, 7, 7], [11]]
     together = decode(translator, make_requests(sources), decoding)
     for number, source in enumerate(sources):
-        (single,) = decode(translator, make_requests([source]).counted_from(number), decoding)
+        (single,) = decode(translator, make_requests([source], first=number), decoding)
         assert [guess.tokens for guess in together[number]] == [guess.tokens for guess in single]
         scores = [[guess.log_probability for guess in guesses] for guesses in (together[number], single)]
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from sightline.models.bodies import DECODERS, body_classes
 from sightline.models.heads import Classifier, Tagger
 from sightline.models.language_model import LanguageModel
+from sightline.models.protocol import DECODERS, body_classes
 from sightline.models.seq2seq import Seq2Seq
 from sightline.models.transfer import ModelWeights, not_taken, plan_transfer, summary, transfer
 from sightline.models.weights import weights_of

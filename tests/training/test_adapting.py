@@ -10,8 +10,7 @@ import torch
 from torch import nn
 
 from sightline.layers.adapters import add_adapters, is_adapter
-from sightline.models.bodies import ENCODERS
-from sightline.models.protocol import Layered
+from sightline.models.protocol import ENCODERS, Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig

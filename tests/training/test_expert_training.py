@@ -12,7 +12,7 @@ import torch
 
 import sightline
 from sightline.data.collate import TrainingBatch, language_model_ids, padded_batch, seq2seq_ids
-from sightline.layers.experts import collect
+from sightline.layers.feedforward import collect
 from sightline.layers.losses import Loss, cross_entropy
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from sightline.data.collate import TrainingBatch
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Layout
-from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, turned
+from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, reverse_sequences
 from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import PAD
 
@@ -358,7 +358,7 @@ def _kept_read(
 
     def one_way(x: Tensor, layout: Layout, direction: str, backward: bool) -> tuple[Tensor, Tensor]:
         lengths = layout.lengths.to(x.device).clamp(min=1)
-        x = turned(x, layout) if backward else x
+        x = reverse_sequences(x, layout) if backward else x
         hidden, states = layer.start(len(x), x), []
         for t in range(x.shape[1]):
             live = (t < lengths)[:, None]
@@ -368,7 +368,7 @@ def _kept_read(
             hidden = kept.step(side, number, after, torch.where(t < lengths, place, x.shape[1]))
             states.append(torch.where(live, hidden[0], 0))
         found = torch.stack(states, dim=1)  # (B, T, D)
-        return (turned(found, layout) if backward else found), hidden[0]
+        return (reverse_sequences(found, layout) if backward else found), hidden[0]
 
     def read(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         if not layer.bidirectional:

@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA; Hu et al. 2021): y = W x + b + (α/r) B A x, where W stays as it is and A and B learn.
 
-They stand where a weight is used, so every kernel that comes after it works as before; and they can be added to the
-weight when the training is over, so a finished model knows nothing of them.
+Adapters are applied where a weight is used, so that all kernels after it stay the same. After training they can be
+added to the weight, so that a finished model has none.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
 
 
 class LowRank(nn.Module):
-    """One adapter, for the outputs from `start` to `stop` of a weight (O, I). B starts at zero: nothing changes yet."""
+    """One adapter, for the outputs from `start` to `stop` of a weight (O, I). B starts at zero."""
 
     initialized_last = True
 
-    def __init__(self, recipe: AdaptersConfig, inputs: int, start: int, stop: int) -> None:
+    def __init__(self, inputs: int, start: int, stop: int, *, rank: int, alpha: float) -> None:
         super().__init__()
-        self.start, self.stop, self.scale = start, stop, recipe.alpha / recipe.rank
-        self.down = nn.Parameter(torch.empty(recipe.rank, inputs))
-        self.up = nn.Parameter(torch.empty(stop - start, recipe.rank))
+        self.start, self.stop, self.scale = start, stop, alpha / rank
+        self.down = nn.Parameter(torch.empty(rank, inputs))
+        self.up = nn.Parameter(torch.empty(stop - start, rank))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -42,25 +42,25 @@ class LowRank(nn.Module):
         return low_rank(x, self.down, self.up, self.scale)
 
     def product(self) -> Tensor:
-        """(stop − start, I): what it adds to the weight."""
+        """(stop − start, I): the change of the weight."""
         return self.scale * (self.up @ self.down)
 
 
 class LowRankRows(nn.Module):
-    """The adapters of one weight, each for rows of its own: queries, keys and values are rows of one product."""
+    """The adapters of one weight, each for some rows: queries, keys and values are rows of one product."""
 
     def __init__(self, recipe: AdaptersConfig, inputs: int, rows: dict[str, tuple[int, int]]) -> None:
         super().__init__()
         for name, (start, stop) in sorted(rows.items(), key=lambda item: item[1]):
-            self.add_module(name, LowRank(recipe, inputs, start, stop))
+            self.add_module(name, LowRank(inputs, start, stop, rank=recipe.rank, alpha=recipe.alpha))
         self.dropout = recipe.dropout
 
     def each(self) -> list[LowRank]:
-        """From the first row to the last."""
+        """The adapters, from the first row to the last."""
         return [module for module in self.children() if isinstance(module, LowRank)]
 
     def forward(self, x: Tensor, y: Tensor, start: int, stop: int) -> Tensor:
-        """What `x` (…, I) adds to the outputs `y` (…, stop − start) of the rows from `start` to `stop`."""
+        """Outputs `y` (…, stop − start) of the rows from `start` to `stop`, plus the adapters of `x` (…, I)."""
         if self.dropout and self.training:
             x = nn.functional.dropout(x, self.dropout)
         parts, done = [], start
@@ -73,8 +73,8 @@ class LowRankRows(nn.Module):
 
 
 def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
-    """Put adapters where the recipe wants them: in every Transformer layer of the model."""
-    found: set[str] = set()
+    """Add the adapters of a recipe to every Transformer layer of the model."""
+    adapted: set[str] = set()
     for module in list(model.modules()):
         if isinstance(module, MultiHeadAttention) and module.qkv is not None and module.output is not None:
             width, shared = module.width, module.shared_width
@@ -84,14 +84,16 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
                 "value": (width + shared, width + 2 * shared),
             }
             rows: dict[str, tuple[int, int]] = {
-                name: span for name, span in ends.items() if name in recipe.target_modules
+                name: rows for name, rows in ends.items() if name in recipe.target_modules
             }
-            found |= _adapt(module.qkv, recipe, rows)
-            found |= _adapt(module.output, recipe, {"output": (0, width)} if "output" in recipe.target_modules else {})
+            adapted |= _adapt(module.qkv, recipe, rows)
+            adapted |= _adapt(
+                module.output, recipe, {"output": (0, width)} if "output" in recipe.target_modules else {}
+            )
         elif isinstance(module, FeedForwardNet) and "feedforward" in recipe.target_modules:
             for net in (module.up, module.down):
-                found |= _adapt(net, recipe, {"feedforward": (0, net.weight.shape[0])})
-    if missing := [name for name in recipe.target_modules if name not in found]:
+                adapted |= _adapt(net, recipe, {"feedforward": (0, net.weight.shape[0])})
+    if missing := [name for name in recipe.target_modules if name not in adapted]:
         raise ValueError(
             f"model.adapters.target_modules: {missing[0]} is nothing that the layers of this model have (experts and "
             f"attention without projections take no adapters); leave it out"
@@ -106,7 +108,7 @@ def _adapt(weight: Linear, recipe: AdaptersConfig, rows: dict[str, tuple[int, in
 
 @torch.no_grad()
 def merge_adapters(model: nn.Module) -> int:
-    """Add all adapters to the weights they stand beside, W + (α/r) B A, and take them out; how many there were."""
+    """Add all adapters to their weights, W + (α/r) B A, and remove them; returns how many there were."""
     count = 0
     for module in model.modules():
         if isinstance(module, Projection) and isinstance(module.adapters, LowRankRows):

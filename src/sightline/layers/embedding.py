@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from sightline.layers.initialization import normal_
 from sightline.layers.linear import Projection
 from sightline.layers.tap import TapModule
-from sightline.recipe.model import CharacterCNNConfig
 
 
 class Embedding(TapModule):
-    """E[token] · √D: rows start at N(0, 1/D), so that what enters the network has variance one."""
+    """E[token] · √D: rows start at N(0, 1/D), so that embeddings have variance one."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -32,7 +31,7 @@ class Embedding(TapModule):
 
 
 class Output(Projection):
-    """Features to scores of every word: f Wᵀ + b; W may be the embedding's (Press and Wolf 2017)."""
+    """Logits f Wᵀ + b of features f; W may be tied to the embedding (Press and Wolf 2017)."""
 
     bias: nn.Parameter
 
@@ -49,11 +48,11 @@ class Output(Projection):
         nn.init.zeros_(self.bias)
 
 
-_LONGEST = 16  # characters looked at; of longer tokens the first and the last, where prefixes and endings are
+_LONGEST = 16  # characters used; of longer tokens the first and the last ones, with prefixes and suffixes
 
 
 def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
-    """Each piece as numbers of its characters (V, ≤ 16), 0 behind shorter ones; and how many numbers there are."""
+    """Character ids of each piece (V, ≤ 16), padded with 0, and the number of ids."""
     half = _LONGEST // 2
     cut = [piece if len(piece) <= _LONGEST else piece[:half] + piece[-half:] for piece in pieces]
     numbers = {character: number for number, character in enumerate(sorted(set("".join(cut))), 1)}
@@ -62,36 +61,33 @@ def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
     return torch.tensor(rows, device="cpu"), len(numbers) + 1
 
 
-class SpelledEmbedding(Embedding):
-    """E[token] · √D + W max_i f(window i of its characters): what a token is, and what it looks like.
-
-    Tokens seen once, or never, still have endings and prefixes they share with others.
-    """
+class CharacterEmbedding(Embedding):
+    """E[token] · √D + W max_i ReLU(conv(characters))_i: rare tokens share prefixes and suffixes with others."""
 
     own_parameters_first = True
     characters: Tensor
 
-    def __init__(self, recipe: CharacterCNNConfig, pieces: Sequence[str], width: int) -> None:
+    def __init__(self, pieces: Sequence[str], width: int, *, character_width: int, channels: int, window: int) -> None:
         super().__init__(len(pieces), width)
         self._spellings, count = spellings(pieces)
         self.register_buffer("characters", torch.empty_like(self._spellings), persistent=False)
-        self.letters = nn.Parameter(torch.empty(count, recipe.width))
-        normal_(self.letters, 1.0)
+        self.character_vectors = nn.Parameter(torch.empty(count, character_width))
+        normal_(self.character_vectors, 1.0)
         self.reset_buffers()
-        self.convolution = nn.Conv1d(recipe.width, recipe.channels, recipe.window, padding=recipe.window // 2)
-        self.project = nn.Linear(recipe.channels, width, bias=False)
+        self.convolution = nn.Conv1d(character_width, channels, window, padding=window // 2)
+        self.project = nn.Linear(channels, width, bias=False)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        normal_(self.letters, 1.0)
+        normal_(self.character_vectors, 1.0)
 
     def reset_buffers(self) -> None:
         self.characters.copy_(self._spellings)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…,) → (…, D)."""
-        spelled = self.characters[tokens.reshape(-1)]  # (N, L)
-        letters = nn.functional.embedding(spelled, self.letters) * (spelled != 0)[..., None]  # (N, L, C)
-        windows = torch.relu(self.convolution(letters.transpose(1, 2)))  # (N, channels, L)
-        looks = self.tap("spelling", self.project(windows.amax(-1)), "W max f(characters)")
-        return super().forward(tokens) + looks.view(*tokens.shape, -1)
+        ids = self.characters[tokens.reshape(-1)]  # (N, L)
+        vectors = nn.functional.embedding(ids, self.character_vectors) * (ids != 0)[..., None]  # (N, L, C)
+        windows = torch.relu(self.convolution(vectors.transpose(1, 2)))  # (N, channels, L)
+        spelled = self.tap("spelling", self.project(windows.amax(-1)), "W max f(characters)")
+        return super().forward(tokens) + spelled.view(*tokens.shape, -1)

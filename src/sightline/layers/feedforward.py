@@ -1,36 +1,60 @@
-"""The position-wise network of a Transformer block."""
+"""Position-wise networks: one net for all tokens, or a mixture of experts.
+
+    FFN(x) = f(x W₁ + b₁) W₂ + b₂ (Vaswani et al. 2017, §3.3), SwiGLU (Shazeer 2020)
+
+The sparsely-gated mixture of experts (Shazeer et al. 2017) has many small nets, of which each token uses k:
+
+    y = Σ_{i in the top k of H(x)} G(x)_i E_i(x),    G(x) = softmax(H(x) over its top k)
+    H(x) = x W_g + N(0, 1) · softplus(x W_noise)     (in training; at test x W_g alone)
+
+All choices of a batch are sorted by expert and dispatched into (E, C, D), C slots for each expert, so that all experts
+are one batched product. In training C depends only on the size of the tensor (static shapes); a choice of a full expert
+is dropped, and its token passes through the residual connection alone. At test nothing is dropped, so that no token
+depends on others in the batch. Training needs k > 1 (§2.1): with k = 1 the gate is always one, and only the balance of
+the load is learned; without noise, nothing at all.
+
+Additional shapes: E experts, k of them for each token, C slots of each, F inner width, N tokens.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
 from torch import Tensor, nn
 
 from sightline.layers.dropout import Dropout
-from sightline.layers.experts import ACTIVATIONS, Experts
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.recipe.model import FeedForwardConfig
+from sightline.recipe.model import ExpertsConfig, FeedForwardConfig
 from sightline.registry import Implementations
+
+ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
+FEEDFORWARDS = Implementations("feedforward")
 
 
 class FeedForwardNet(TapModule):
     """f(x W₁ + b₁) W₂ + b₂; gated (SwiGLU, Shazeer 2020): (silu(x W₁) ∘ x W₃) W₂."""
 
-    def __init__(self, recipe: FeedForwardConfig, width: int) -> None:
+    def __init__(self, width: int, hidden: int, *, kind: str = "relu", dropout: float = 0.0) -> None:
         super().__init__()
-        inner = inner_width(recipe, width)
-        self.activation = ACTIVATIONS[recipe.kind]
-        self.gated = recipe.kind == "swiglu"
-        self.up = Linear(width, 2 * inner if self.gated else inner)
-        self.down = Linear(inner, width)
-        self.dropout = Dropout(recipe.dropout)
+        self.activation = ACTIVATIONS[kind]
+        self.gated = kind == "swiglu"
+        self.up = Linear(width, 2 * hidden if self.gated else hidden)
+        self.down = Linear(hidden, width)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        """(…, D) → (…, D). Every position is on its own, so it does not matter which are real (`valid`)."""
+        """(…, D) → (…, D), position by position: `valid` does not matter."""
         if self.gated:
             gate, value = self.up(x).chunk(2, dim=-1)  # (…, F) each
             hidden = self.activation(gate) * value
         elif self.activation is nn.functional.relu:
-            hidden = self.up(x, "relu")  # in one pass, where the product can
+            hidden = self.up(x, "relu")  # fused with the product, where possible
         else:
             hidden = self.activation(self.up(x))
         formula = "silu(x W₁ᵀ + b₁) ∘ (x W₃ᵀ + b₃)" if self.gated else f"{self.activation.__name__}(x W₁ᵀ + b₁)"
@@ -39,15 +63,326 @@ class FeedForwardNet(TapModule):
         return self.tap("output", output, "hidden W₂ᵀ + b₂", ["hidden"])
 
 
-def inner_width(recipe: FeedForwardConfig, width: int) -> int:
-    """F: that of the recipe, or four times the model's."""
-    return recipe.width or 4 * width
+@dataclass
+class Collected:
+    """Auxiliary losses and counts from the layers of one forward pass."""
+
+    paths: tuple[str, ...]  # of the layers that may add some, in the order of the model
+    losses: list[Tensor] = field(default_factory=list)  # each for the whole batch, weighted
+    counts: dict[str, Tensor] = field(default_factory=dict)  # by path
+
+    def row(self) -> Tensor | None:
+        """All counts, concatenated in the order of the model; None without any."""
+        counts = [self.counts[path] for path in self.paths if path in self.counts]
+        return torch.cat(counts) if counts else None
 
 
-def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> FeedForwardNet | Experts:
-    """The net of a layer (they are counted from 0), or experts in its place."""
-    experts = recipe.experts
-    if experts is None or (layer + 1) % experts.every:
-        net: FeedForwardNet = Implementations("feedforward")[recipe.kind](recipe, width)
-        return net
-    return Experts(experts, width, hidden=inner_width(recipe, width), kind=recipe.kind, dropout=recipe.dropout)
+class CollectedModule(TapModule):
+    """A layer with an auxiliary loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._collected: Collected | None = None
+        self._collected_as = ""
+
+    @property
+    def collecting(self) -> bool:
+        """Whether auxiliary losses are collected; only in training."""
+        return self.training and self._collected is not None
+
+    def add_loss(self, loss: Tensor, counts: Tensor) -> None:
+        """Add a weighted loss and counts to the collector, if there is one."""
+        if self._collected is not None:
+            self._collected.losses.append(loss)
+            before = self._collected.counts.get(self._collected_as)
+            self._collected.counts[self._collected_as] = counts if before is None else before + counts
+
+
+@contextmanager
+def collect(model: nn.Module) -> Iterator[Collected]:
+    """Collect the auxiliary losses of the layers of `model` inside the block."""
+    modules = [(path, module) for path, module in model.named_modules() if isinstance(module, CollectedModule)]
+    collected = Collected(tuple(path for path, _ in modules))
+    before = [(module, module._collected, module._collected_as) for _, module in modules]
+    for path, module in modules:
+        module._collected, module._collected_as = collected, path
+    try:
+        yield collected
+    finally:
+        for module, other, path in before:
+            module._collected, module._collected_as = other, path
+
+
+_LEAST_SPREAD = 1e-4  # lower bound of the standard deviation of the noise, by which a difference is divided
+
+
+class Choice(NamedTuple):
+    """The experts of each token, best first."""
+
+    experts: Tensor  # (N, k)
+    gates: Tensor  # (N, k), each row sums to one
+    last: Tensor  # (N, 1) the lowest score that was chosen
+    next: Tensor | None  # (N, 1) the highest score that was not; None if all are chosen
+
+
+def choose(scores: Tensor, top: int) -> Choice:
+    """KeepTopK and softmax (equations 3 and 5): scores (N, E). Of equal scores the earlier expert is taken."""
+    ordered, experts = scores.sort(dim=-1, descending=True, stable=True)
+    gates = ordered[:, :top].softmax(-1)
+    following = ordered[:, top : top + 1] if top < scores.shape[1] else None
+    return Choice(experts[:, :top], gates, ordered[:, top - 1 : top], following)
+
+
+def choice_probability(clean: Tensor, spread: Tensor, choice: Choice) -> Tensor:
+    """P(x, i) (N, E): the probability of expert i if its noise alone is drawn again (appendix A, equations 8 and 9).
+
+    P(x, i) = Φ(((x W_g)_i − kth_excluding(H(x), k, i)) / softplus((x W_noise)_i)): the k-th best of the
+    others is the (k+1)-th of all for an expert that was chosen, the k-th for one that was not.
+    """
+    if choice.next is None:
+        return torch.ones_like(clean)
+    chosen = torch.zeros_like(clean, dtype=torch.bool).scatter(1, choice.experts, True)
+    threshold = torch.where(chosen, choice.next, choice.last)
+    return torch.special.ndtr((clean - threshold) / spread)
+
+
+def squared_variation(amounts: Tensor) -> Tensor:
+    """CV(x)² = Var(x) / Mean(x)²: zero when all are equal (equations 7 and 11)."""
+    return amounts.var(correction=0) / (amounts.mean() ** 2 + 1e-10)
+
+
+def slots_each(factor: float, top: int, tokens: int, experts: int) -> int:
+    """C = ⌈factor · k · N / E⌉, at most N: no token chooses an expert twice."""
+    return max(1, min(tokens, math.ceil(factor * top * tokens / experts)))
+
+
+class Routes(NamedTuple):
+    """The slot of each of the k · N choices: first choices of all tokens, then second ones."""
+
+    slots: Tensor  # (k·N,) index among the E · C slots; E · C: none
+    kept: Tensor  # (k·N,) False: the expert is full, or the token is padding
+    counts: Tensor  # (E,) choices of real tokens for each expert, including dropped ones
+    capacity: int  # C
+
+
+def route(experts: Tensor, real: Tensor | None, count: int, capacity: int | None) -> Routes:
+    """Assign each choice (N, k) a slot of its expert, first come first served; without a capacity, all get one."""
+    choices = experts.t().reshape(-1)  # (k·N,)
+    if real is not None:
+        choices = torch.where(real.repeat(experts.shape[1]), choices, count)  # padding: an expert that does not exist
+    order = choices.argsort(stable=True)
+    arranged = choices[order]
+    bounds = torch.searchsorted(arranged, torch.arange(count + 1, device=choices.device))  # start of each expert
+    ranks = torch.arange(len(choices), device=choices.device) - bounds[arranged]
+    rank = torch.empty_like(ranks).scatter(0, order, ranks)  # earlier choices of the same expert
+    counts = bounds.diff()
+    if capacity is None:
+        capacity = max(1, int(counts.max()))
+    kept = (rank < capacity) & (choices < count)
+    return Routes(torch.where(kept, choices * capacity + rank, count * capacity), kept, counts, capacity)
+
+
+def dispatch(x: Tensor, routes: Routes, top: int, count: int) -> Tensor:
+    """Tokens (N, D) → (E, C, D), zeros in empty slots. Choices without a slot are written after the last one."""
+    room = count * routes.capacity
+    laid = x.new_zeros(room + 1, x.shape[1]).index_copy(0, routes.slots, x.repeat(top, 1))
+    return laid[:room].view(count, routes.capacity, x.shape[1])
+
+
+def combine(outputs: Tensor, gates: Tensor, routes: Routes) -> Tensor:
+    """Outputs (E, C, D), gates (N, k) → Σ_i G(x)_i E_i(x) (N, D), summed in the precision of the gates.
+
+    Every slot is read at most once, but for the last one, which dropped choices read with weight zero: so the backward
+    pass is deterministic.
+    """
+    flat = outputs.flatten(0, 1)
+    picked = flat.index_select(0, routes.slots.clamp(max=len(flat) - 1))  # (k·N, D)
+    weights = torch.where(routes.kept, gates.t().reshape(-1), 0.0)
+    mixed = (weights[:, None] * picked).view(gates.shape[1], gates.shape[0], -1).sum(0)
+    return mixed.to(outputs.dtype)
+
+
+class ExpertNets(nn.Module):
+    """E nets side by side: f(x W₁ + b₁) W₂ + b₂ each, or gated: (silu(x W₁) ∘ x W₃) W₂."""
+
+    def __init__(self, count: int, width: int, hidden: int, kind: str, dropout: float) -> None:
+        super().__init__()
+        self.kind, self.activation, self.gated = kind, ACTIVATIONS[kind], kind == "swiglu"
+        inner = 2 * hidden if self.gated else hidden
+        self.count = count
+        self.up = nn.Parameter(torch.empty(count, width, inner))
+        self.down = nn.Parameter(torch.empty(count, hidden, width))
+        self.up_bias = nn.Parameter(torch.empty(count * inner))  # vectors: weight decay is for matrices
+        self.down_bias = nn.Parameter(torch.empty(count * width))
+        self.dropout = Dropout(dropout)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weights in (self.up, self.down):
+            for weight in weights.data:
+                nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.up_bias)
+        nn.init.zeros_(self.down_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(E, C, D) → (E, C, D)."""
+        hidden = torch.baddbmm(self.up_bias.view(self.count, 1, -1), x, self.up)  # (E, C, F)
+        if self.gated:
+            gate, value = hidden.chunk(2, dim=-1)
+            hidden = self.activation(gate) * value
+        else:
+            hidden = self.activation(hidden)
+        return torch.baddbmm(self.down_bias.view(self.count, 1, -1), self.dropout(hidden), self.down)
+
+
+class Experts(CollectedModule):
+    """A mixture of experts in place of a position-wise net."""
+
+    own_parameters_first = True
+
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        *,
+        count: int = 8,
+        top_k: int = 2,
+        capacity_factor: float = 2.0,
+        noise: bool = True,
+        balance: tuple[float, float] = (0.1, 0.1),
+        kind: str = "relu",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.count, self.top_k, self.capacity_factor = count, top_k, capacity_factor
+        self.importance, self.load = balance  # weights of the auxiliary losses
+        self.gate = nn.Parameter(torch.empty(count, width))
+        self.noise = nn.Parameter(torch.empty(count, width)) if noise else None
+        self.reset_parameters()
+        self.nets = ExpertNets(count, width, hidden, kind, dropout)
+
+    def reset_parameters(self) -> None:
+        """With noise all experts start equal (appendix A); without it, equal gates would pick the same k for ever."""
+        if self.noise is None:
+            nn.init.xavier_uniform_(self.gate)
+        else:
+            nn.init.zeros_(self.gate)
+            nn.init.zeros_(self.noise)
+
+    def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """x (…, D); `valid` (…), True at real tokens, None: all are. What is not real is not routed: zeros."""
+        flat, real = x.reshape(-1, x.shape[-1]), None if valid is None else valid.reshape(-1)  # (N, D), (N,)
+        clean, spread = self._scores(flat)
+        scores = clean if spread is None else clean + torch.randn_like(clean) * spread
+        scores = self._tap_scores(scores, x.shape[:-1])
+        choice, gates = self._tap_gates(choose(scores, self.top_k), scores, x.shape[:-1])
+        limit = slots_each(self.capacity_factor, self.top_k, len(flat), self.count) if self.training else None
+        routes = route(choice.experts, real, self.count, limit)
+        outputs = self.nets(dispatch(flat, routes, self.top_k, self.count))
+        mixed = combine(outputs, choice.gates, routes).view(x.shape)
+        if self.collecting:
+            self._balance(clean, spread, choice, routes, real)
+        return self._tap_output(mixed, x, valid, gates)
+
+    def _scores(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """x W_g and, in training with noise, its standard deviation. In full precision: near ties decide everything."""
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(self.gate.dtype)
+            clean = nn.functional.linear(x, self.gate)  # (N, E)
+            if self.noise is None or not self.training:
+                return clean, None
+            return clean, nn.functional.softplus(nn.functional.linear(x, self.noise)).clamp(min=_LEAST_SPREAD)
+
+    # Taps follow the formula: token by token, not sorted by expert into slots.
+
+    def _tap_scores(self, scores: Tensor, shape: torch.Size) -> Tensor:
+        """Tap H(x) (N, E) as (…, E)."""
+        if not self.recorded:
+            return scores
+        formula = "x W_gᵀ" + (" + noise" if self.noise is not None and self.training else "")
+        return self.tap("scores", scores.view(*shape, self.count), formula, axes={-1: "experts"}).view(-1, self.count)
+
+    def _tap_gates(self, choice: Choice, scores: Tensor, shape: torch.Size) -> tuple[Choice, Tensor | None]:
+        """Tap the gates as (…, E); returns the choice with the gates of the listeners."""
+        if not self.recorded:
+            return choice, None
+        told = {"x": scores.view(*shape, self.count), "top": self.top_k}
+        gates = self._dense_gates(choice).view(*shape, self.count)
+        gates = self.tap("gates", gates, "softmax(top k of H(x))", ["scores"], "top_k_softmax", told, {-1: "experts"})
+        return choice._replace(gates=gates.view(-1, self.count).gather(1, choice.experts)), gates
+
+    def _tap_output(self, mixed: Tensor, x: Tensor, valid: Tensor | None, gates: Tensor | None) -> Tensor:
+        """Tap the output; in training without the formula, which does not know the choices that were dropped."""
+        nets, operation = self.nets, ""
+        told: dict[str, Any] = {}
+        if gates is not None and not self.training:
+            operation = "mixture_of_experts"
+            told = {"x": x, "gates": gates, "widen": nets.up, "narrow": nets.down, "real": valid}
+            told |= {"widen_bias": nets.up_bias, "narrow_bias": nets.down_bias, "kind": nets.kind}
+        return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"], operation, told)
+
+    def _dense_gates(self, choice: Choice) -> Tensor:
+        """G(x) (N, E), zeros where an expert was not chosen."""
+        empty = choice.gates.new_zeros(len(choice.gates), self.count)
+        return empty.scatter(1, choice.experts, choice.gates)
+
+    def _balance(
+        self, clean: Tensor, spread: Tensor | None, choice: Choice, routes: Routes, real: Tensor | None
+    ) -> None:
+        """w_importance · CV(Σ_x G(x))² + w_load · CV(Σ_x P(x))²; counts: choices per expert, and dropped ones."""
+
+        def summed(amounts: Tensor) -> Tensor:
+            return (amounts if real is None else torch.where(real[:, None], amounts, 0.0)).sum(0)
+
+        loss = self.importance * squared_variation(summed(self._dense_gates(choice)))
+        if spread is not None and self.load:
+            loss = loss + self.load * squared_variation(summed(choice_probability(clean, spread, choice)))
+        dropped = routes.counts.sum() - routes.kept.sum()
+        self.add_loss(loss, torch.cat([routes.counts, dropped[None]]))
+
+
+class ExpertsBetween(nn.Module):
+    """Experts in a stack of recurrent layers, below the top one, as in the paper: x + dropout(experts(x)).
+
+    (Its language models take a sigmoid of the experts' output; here a dropped token is unchanged.)
+    """
+
+    def __init__(self, experts: Experts | None, layers: int, dropout: float) -> None:
+        super().__init__()
+        # by the number of the layer above them
+        self.experts = nn.ModuleDict({} if experts is None else {str(layers - 1): experts})
+        self.dropout = Dropout(dropout)
+
+    def forward(self, layer: int, x: Tensor, valid: Tensor | None = None) -> Tensor:
+        """The input x (B, T, D) of layer number `layer`, with the experts below it, if any."""
+        name = str(layer)
+        if name not in self.experts:
+            return x
+        return self.dropout.add(x, self.experts[name](x, valid))
+
+
+def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> nn.Module:
+    """The net of layer number `layer` (from 0): `Net(width, hidden, kind, dropout, **options)`, or experts."""
+    hidden = recipe.width or 4 * width
+    if recipe.experts is not None and (layer + 1) % recipe.experts.every == 0:
+        return build_experts(recipe.experts, width, hidden, kind=recipe.kind, dropout=recipe.dropout)
+    options = recipe.options(FeedForwardConfig)
+    net: nn.Module = FEEDFORWARDS[recipe.kind](width, hidden, kind=recipe.kind, dropout=recipe.dropout, **options)
+    return net
+
+
+def build_experts(
+    recipe: ExpertsConfig, width: int, hidden: int, *, kind: str = "relu", dropout: float = 0.0
+) -> Experts:
+    """A mixture of experts, each `hidden` wide unless the recipe says otherwise."""
+    return Experts(
+        width,
+        recipe.hidden or hidden,
+        count=recipe.count,
+        top_k=recipe.top_k,
+        capacity_factor=recipe.capacity_factor,
+        noise=recipe.noise,
+        balance=(recipe.importance, recipe.load),
+        kind=kind,
+        dropout=dropout,
+    )

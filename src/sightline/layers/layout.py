@@ -1,10 +1,10 @@
 """Where the sequences in a tensor begin and end.
 
-Layers never see padding conventions: position-wise layers ignore the layout, attention, recurrence and pooling ask it.
+Layers know no padding convention: position-wise layers ignore the layout; attention, recurrence and pooling use it.
 
 - `Padded`: a tensor (B, T, …) whose row b has `lengths[b]` real positions.
-- `Packed`: a tensor (N, …) that holds the sequences one after the other, with no padding at all. A batch may be
-  filled up to a fixed N with a last dummy sequence, so that a compiled step sees one shape only.
+- `Packed`: a tensor (N, …) of all sequences end to end, without padding. A batch may be filled up to a fixed N with a
+  last dummy sequence, so that a compiled step sees one shape only.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torch import Tensor
 
 
 class Steps(NamedTuple):
-    """How a recurrence goes through a padded batch: all first tokens, all second ones …, longer sequences first."""
+    """The order of a recurrence over a padded batch: all first tokens, all second ones, …, longer sequences first."""
 
-    sizes: Tensor  # (T,) on the host: how many sequences reach each step
-    places: Tensor  # (N,) where the tokens stand in a flattened (B · T) tensor
-    ranks: Tensor  # (B,) where each sequence comes among them
+    sizes: Tensor  # (T,) on the host: sequences that reach each step
+    places: Tensor  # (N,) index of each token in a flattened (B · T) tensor
+    ranks: Tensor  # (B,) rank of each sequence by length
 
     @staticmethod
     def of(lengths: Tensor, longest: int) -> Steps:
-        """Through rows of these lengths, each as if it had one token at least; on the host."""
+        """For rows of these lengths, on the host; an empty row counts as one token."""
         rows = np.maximum(lengths.numpy(), 1)
         order = np.argsort(-rows, kind="stable")
         step = np.arange(rows.max())[:, None]
         there = step < rows[order]  # (T, B)
         parts = (there.sum(1), (order * longest + step)[there], np.argsort(order))
-        with torch.inference_mode(False):  # a layout may be read in that mode first, and learned from later
+        with torch.inference_mode(False):  # it may be computed in that mode and used in training later
             return Steps(*map(torch.from_numpy, parts))
 
     def to(self, device: torch.device) -> Steps:
-        """The same for tensors on a device, with nothing waiting for the copy."""
+        """The same on a device; the copy does not block."""
         if device.type == "cpu":
             return self
         pinned = [part.pin_memory() for part in self[1:]] if device.type == "cuda" else self[1:]
@@ -74,7 +74,7 @@ class Padded:
 
     @cached_property
     def steps(self) -> Steps:
-        """How a recurrence goes through it: on the host, found once for all layers."""
+        """The order of a recurrence, computed once for all layers, on the host."""
         return Steps.of(self.lengths, self.longest)
 
     def positions(self, device: torch.device) -> Tensor:
@@ -92,16 +92,16 @@ class Padded:
         return x
 
     def key_mask(self) -> Tensor | None:
-        """(B, T), True where a position may be looked at; None when all may."""
+        """(B, T), True at real positions; None when all are."""
         return self.mask
 
     def select(self, rows: Tensor) -> Padded:
-        """The layout of these rows alone."""
+        """The layout of some rows."""
         mask = None if self.mask is None else self.mask.index_select(0, rows)
         return Padded(self.lengths[rows.cpu()], self.longest, mask)
 
     def append(self, other: Padded, device: torch.device) -> Padded:
-        """The layout of these rows and those of another one behind them, padded to the longest of both."""
+        """The layout of these rows and then those of another layout, padded to the longest."""
         return Padded.of(torch.cat([self.lengths, other.lengths]), device, max(self.longest, other.longest))
 
 
@@ -111,10 +111,10 @@ class Packed:
 
     offsets: Tensor  # (B + 1,) int32 on the device: where each sequence begins, and N
     index: Tensor  # (N,) position of each token in its sequence
-    slots: Tensor  # (N,) where each token stands in a flattened (B · longest) padded tensor
+    slots: Tensor  # (N,) index of each token in a flattened padded tensor (B · longest)
     batch: int
     longest: int
-    real: Tensor | None = None  # (N,) False at what fills a batch up to a fixed N; None: all are real
+    real: Tensor | None = None  # (N,) False at the filler of a fixed N; None: all are real
 
     @staticmethod
     def of(
@@ -148,26 +148,26 @@ class Packed:
         return self.index.shape[0] == self.batch * self.longest
 
     def pad(self, x: Tensor) -> Tensor:
-        """(N, …) → (B, longest, …), zeros where nothing is."""
+        """(N, …) → (B, longest, …), zeros at padding."""
         if self.full:
             return x.view(self.batch, self.longest, *x.shape[1:])
-        if _fetches(x):
-            return _fetch(x, self._tokens())
+        if _gathers(x):
+            return _gather(x, self._tokens())
         flat = x.new_zeros(self.batch * self.longest, *x.shape[1:]).index_copy(0, self.slots, x)
         return flat.view(self.batch, self.longest, *x.shape[1:])
 
     def pad_heads(self, x: Tensor) -> Tensor:
-        """(N, H, Dh) → (B, H, longest, Dh), zeros where nothing is.
+        """(N, H, Dh) → (B, H, longest, Dh), zeros at padding.
 
-        Without gradients on the CPU they lie position by position, (longest, B, H, Dh) in memory: there B and H are one
-        axis, and a batched product takes them as they are. Sentence by sentence, it would copy them all once more.
+        Without gradients on the CPU the memory order is (longest, B, H, Dh): B and H are then one axis of a batched
+        product. In the order of the sentences, the product would copy everything once more.
         """
-        if self.full or not _fetches(x):
+        if self.full or not _gathers(x):
             return self.pad(x).transpose(1, 2)
-        return _fetch(x, self._tokens().t()).permute(1, 2, 0, 3)
+        return _gather(x, self._tokens().t()).permute(1, 2, 0, 3)
 
     def _tokens(self) -> Tensor:
-        """(B, longest): which of the N stands there, −1 where none does."""
+        """(B, longest): the index of the token among N, −1 at padding."""
         tokens = self.slots.new_full((self.batch * self.longest,), -1)
         return tokens.index_copy_(0, self.slots, torch.arange(len(self.slots))).view(self.batch, self.longest)
 
@@ -177,13 +177,13 @@ class Packed:
         return flat if self.full else flat.index_select(0, self.slots)
 
     def spread(self, values: Tensor) -> Tensor:
-        """(B, …) → (N, …): what is said of each sequence, at each of its tokens."""
+        """(B, …) → (N, …): a value of each sequence, repeated for each of its tokens."""
         return values.index_select(0, self.slots // self.longest)
 
     def within(self, steps: Tensor) -> Tensor:
-        """(N, k): whether so many tokens further on (k,), or back where it is less than 0, its sequence still is."""
-        there = self.index[:, None] + steps  # (N, k)
-        return (there >= 0) & (there < self.spread(self.offsets.diff())[:, None])
+        """(N, k): whether the token so many steps (k,) further on (negative: back) is in the same sequence."""
+        index = self.index[:, None] + steps  # (N, k)
+        return (index >= 0) & (index < self.spread(self.offsets.diff())[:, None])
 
     @property
     def lengths(self) -> Tensor:
@@ -192,26 +192,26 @@ class Packed:
 
     @cached_property
     def steps(self) -> Steps:
-        """How a recurrence goes through it, padded: on the host, found once for all layers."""
+        """The order of a recurrence over the padded batch, computed once for all layers, on the host."""
         return Steps.of(self.lengths, self.longest)
 
     def key_mask(self) -> Tensor | None:
-        """(B, longest), True where a padded tensor is real; None when all is."""
+        """(B, longest), True at real positions of the padded tensor; None when all are."""
         if self.full:
             return None
         lengths = self.offsets.diff()
         return torch.arange(self.longest, device=lengths.device)[None, :] < lengths[:, None]
 
 
-def _fetches(x: Tensor) -> bool:
-    """Whether to fetch rows is possible, and faster than to place them: on the CPU, where no gradient must go back."""
+def _gathers(x: Tensor) -> bool:
+    """Whether gathering rows is possible, and faster than scattering: on the CPU without gradients."""
     return len(x) > 0 and x.device.type == "cpu" and not torch.is_grad_enabled()
 
 
-def _fetch(x: Tensor, tokens: Tensor) -> Tensor:
+def _gather(x: Tensor, tokens: Tensor) -> Tensor:
     """Rows (…, ·) of x (N, ·), zeros where the token is −1."""
-    wanted = tokens.flatten()
-    rows = x.index_select(0, wanted.clamp(min=0)).index_fill_(0, (wanted < 0).nonzero()[:, 0], 0)
+    index = tokens.flatten()
+    rows = x.index_select(0, index.clamp(min=0)).index_fill_(0, (index < 0).nonzero()[:, 0], 0)
     return rows.view(*tokens.shape, *x.shape[1:])
 
 

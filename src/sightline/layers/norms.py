@@ -1,6 +1,6 @@
-"""Normalization of features: of one token alone, or over all real tokens of a batch.
+"""Normalization and residual connections.
 
-Every norm takes `valid`, True at the real tokens of a padded tensor (None: all are); only batch norm looks at it.
+Every norm takes `valid`, True at the real tokens of a padded tensor (None: all are real); only batch norm uses it.
 """
 
 from __future__ import annotations
@@ -49,12 +49,11 @@ class LayerNorm(AffineNorm):
 
 
 class RMSNorm(AffineNorm):
-    """x / rms(x) · γ (Zhang and Sennrich 2019)."""
+    """x / rms(x) · γ (Zhang and Sennrich 2019). There is no β, whatever `bias` says."""
 
     formula = "x / rms(x) · γ"
 
     def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True, bias: bool = False) -> None:
-        """Root-mean-square norms have no `bias`, whatever it is."""
         super().__init__(width, gain=gain, bias=False)
         self.eps = eps
 
@@ -65,9 +64,8 @@ class RMSNorm(AffineNorm):
 class BatchNorm(AffineNorm):
     """(x − μ) / σ · γ + β, μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
 
-    Padding is never counted, so that padded and packed batches are normalized alike; what comes out there is zero.
-    Running averages serve at test, where a token must not depend on its neighbours, for a batch of one token, and where
-    gain and bias are frozen: what is frozen stays as it is, averages too.
+    Padding does not count, so that padded and packed batches give the same; its outputs are zero. Running averages are
+    used at test, for a batch of one token, and where gain and bias are frozen: then the averages are frozen, too.
     """
 
     formula = "(x − μ) / σ · γ + β"
@@ -113,31 +111,15 @@ class NoNorm(nn.Module):
         return x
 
 
-NORMS = Implementations("norm")
-
-
-def build_norm(recipe: NormConfig, width: int) -> nn.Module:
-    """The norm of a residual block."""
-    if recipe.place == "none":
-        return NoNorm()
-    norm: nn.Module = NORMS[recipe.kind](width, gain=recipe.gain, bias=recipe.bias, **recipe.options(NormConfig))
-    return norm
-
-
-def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
-    """The norm after the last layer: the output of pre-norm blocks is a sum that is not normalized yet."""
-    return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
-
-
 class Residual(TapModule):
     """Residual connection x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`) or never."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("prenorm", "add")
 
-    def __init__(self, recipe: NormConfig, width: int, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, place: str, dropout: float) -> None:
         super().__init__()
-        self.norm = build_norm(recipe, width)
-        self.pre, self.post = recipe.place == "pre", recipe.place == "post"
+        self.norm = norm
+        self.pre, self.post = place == "pre", place == "post"
         self.dropout = Dropout(dropout)
 
     def prenorm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -155,3 +137,24 @@ class Residual(TapModule):
         if not self.post:
             return total
         return self.tap("normed", self.norm(total, valid).to(output.dtype), str(self.norm.formula), ["sum"])
+
+
+NORMS = Implementations("norm")
+
+
+def build_norm(recipe: NormConfig, width: int) -> nn.Module:
+    """The norm of a residual block: `Norm(width, gain, bias, **options)`."""
+    if recipe.place == "none":
+        return NoNorm()
+    norm: nn.Module = NORMS[recipe.kind](width, gain=recipe.gain, bias=recipe.bias, **recipe.options(NormConfig))
+    return norm
+
+
+def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
+    """The norm after the last layer: the output of pre-norm blocks is a sum that is not normalized yet."""
+    return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
+
+
+def build_residual(recipe: NormConfig, width: int, dropout: float) -> Residual:
+    """The residual connection around a sublayer."""
+    return Residual(build_norm(recipe, width), recipe.place, dropout)

@@ -102,7 +102,7 @@ class Concatenated(TapModule):
 
 
 class NoPositions(nn.Module):
-    """Adds nothing: the model is blind to order, or learns it from its attention."""
+    """Adds nothing: the model does not know the order, or learns it from its attention."""
 
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ POSITIONS = Implementations("positions")
 
 
 class Rotation(NamedTuple):
-    """Turns each pair of features by an angle that grows with the position: the same for all heads of all layers.
+    """Rotary positions: each pair of features is rotated by an angle proportional to the position, in all heads.
 
     (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/Dh)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
     """
@@ -132,10 +132,10 @@ class Rotation(NamedTuple):
         return Rotation(angles.sin(), angles.cos())
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(…, H, Dh) → the same, turned."""
+        """(…, H, Dh) → the same, rotated."""
         even, odd = x[..., 0::2].float(), x[..., 1::2].float()
-        turned = [even * self.cosine - odd * self.sine, even * self.sine + odd * self.cosine]
-        return torch.stack(turned, dim=-1).flatten(-2).to(x.dtype)
+        rotated = [even * self.cosine - odd * self.sine, even * self.sine + odd * self.cosine]
+        return torch.stack(rotated, dim=-1).flatten(-2).to(x.dtype)
 
 
 class PositionEmbedding(nn.Module):
@@ -155,7 +155,7 @@ class ScoreBias(nn.Module):
 
 
 def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
-    """What joins positions to the embeddings; nothing, for kinds that enter in the attention."""
+    """Positions that are added to the embeddings; the identity for kinds that enter in the attention."""
     custom = POSITIONS[recipe.kind]
     if issubclass(custom, PositionEmbedding):
         return custom(width, **recipe.options(PositionsConfig))
@@ -169,7 +169,7 @@ def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Distances:
-    """Where T queries and S keys stand; the same in every sentence of a batch."""
+    """Positions of T queries and S keys, the same in every sentence of a batch."""
 
     queries: Tensor  # (T,)
     keys: Tensor  # (S,)
@@ -177,7 +177,7 @@ class Distances:
 
     @staticmethod
     def within(count: int, device: torch.device) -> Distances:
-        """Between all positions of sequences that are there as a whole."""
+        """Between all positions of whole sequences."""
         positions = torch.arange(count, device=device)
         return Distances(positions, positions, whole=True)
 
@@ -188,7 +188,7 @@ class Distances:
 
 @dataclass(frozen=True)
 class Relative:
-    """What a stack tells the self-attention of each of its layers."""
+    """Relative positions, for the self-attention of every layer of a stack."""
 
     distances: Distances
     bias: Tensor | None = None  # (1, H, T, S), where all layers share one
@@ -281,11 +281,11 @@ class RelativeKeys(nn.Module):
         normal_(self.table, self.table.shape[1] ** -0.5)
 
     def index(self, distances: Tensor) -> Tensor:
-        """Which row of the table a distance has."""
+        """The row of the table for each distance."""
         return distances.clamp(-self.farthest, 0 if self.causal else self.farthest) + self.farthest
 
     def forward(self, query: Tensor, distances: Distances) -> Tensor:
-        """(B, H, T, Dh) → (B, H, T, S). In a causal stack, what stands at later keys has no meaning."""
+        """(B, H, T, Dh) → (B, H, T, S). In a causal stack the scores of later keys are meaningless."""
         count = query.shape[-2]
         if distances.whole:
             last = 1 if self.causal else count  # one past those that are needed: `skew` steps over it
@@ -297,7 +297,7 @@ class RelativeKeys(nn.Module):
 
 
 def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool) -> nn.Module | None:
-    """The bias that all layers of a stack share, where there is one."""
+    """The bias on the scores that all layers of a stack share; None for other kinds of positions."""
     if recipe.kind == "alibi":
         return Alibi(heads)
     custom = POSITIONS[recipe.kind]
@@ -309,5 +309,5 @@ def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool)
 
 
 def build_relative_keys(recipe: PositionsConfig, head_width: int, *, causal: bool) -> RelativeKeys | None:
-    """The relative keys of one layer, where it has some."""
+    """The relative keys of one layer; None for other kinds of positions."""
     return RelativeKeys(head_width, recipe.max_distance_or_default, causal=causal) if recipe.kind == "shaw" else None

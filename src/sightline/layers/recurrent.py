@@ -19,17 +19,17 @@ from sightline.layers.tap import Tap, TapModule
 Hidden = tuple[Tensor, ...]  # (h,) for Elman and GRU, (h, c) for LSTM; each (B, D)
 
 
-def _unheard(name: str, tensor: Tensor, formula: str) -> Tensor:
-    """The tap of a step that nobody listens to."""
+def _no_tap(name: str, tensor: Tensor, formula: str) -> Tensor:
+    """The tap outside a recording."""
     return tensor
 
 
-def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
+def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
     """h_t = tanh(W₁ x_t + W_h h_{t−1}), given the two products (Elman 1990)."""
     return (tap("states", torch.tanh(inputs + recurrent), "tanh(W x_t + U h_t−1)"),)
 
 
-def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
+def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
     """r, z = σ(…), n = tanh(W_n x + r ∘ U_n h), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
     reset_x, update_x, new_x = inputs.chunk(3, dim=-1)
     reset_h, update_h, new_h = recurrent.chunk(3, dim=-1)
@@ -39,7 +39,7 @@ def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unhe
     return (tap("states", (1 - update) * new + update * hidden[0], "(1 − z) ∘ n + z ∘ h_t−1"),)
 
 
-def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden:
+def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
     """i, f, o = σ(U x + W h + b), c̃ = tanh(…), c_t = f∘c_{t−1} + i∘c̃, h_t = o∘tanh(c_t) (Hochreiter 1997)."""
     i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
     i = tap("input_gate", torch.sigmoid(i), "i = σ(W_i x_t + U_i h_t−1)")
@@ -51,9 +51,9 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unh
 
 
 class CellStep(Protocol):
-    """One step of a cell, given W x + b, U h + b' and the hidden state before it; or many, each before its own."""
+    """One step of a cell from W x + b, U h + b' and the previous hidden state; or many steps at once."""
 
-    def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _unheard) -> Hidden: ...
+    def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden: ...
 
 
 CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused kernel, step, tensors in the hidden state
@@ -92,7 +92,7 @@ class Recurrence(TapModule):
                     parameter.data[self.width : 2 * self.width] = 1.0
 
     def start(self, batch: int, like: Tensor) -> Hidden:
-        """Zeros to begin from."""
+        """Zeros (B, D) each: the initial hidden state."""
         return tuple(like.new_zeros(batch, self.width) for _ in range(self.parts))
 
     def advance(self, x: Tensor, hidden: Hidden, direction: str = "") -> Hidden:
@@ -110,7 +110,7 @@ class Recurrence(TapModule):
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps in one direction: (B, T, ·) → states (B, T, D) and the hidden state after the last step."""
         if self.recorded:
-            return self.told(x, hidden)
+            return self._recorded_steps(x, hidden)
         if x.shape[1] == 1:
             states, hidden = self.unrolled(x, hidden)
             return self.tap("states", states, "h_1 … h_T"), hidden
@@ -134,17 +134,17 @@ class Recurrence(TapModule):
             return self.rnn(x.to(torch.float32), start)
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """The same by the formula, step by step."""
+        """The same step by step, by the formula."""
         if self.recorded:
-            return self.told(x, hidden)
+            return self._recorded_steps(x, hidden)
         states = []
         for t in range(x.shape[1]):
             hidden = self.advance(x[:, t], hidden)
             states.append(hidden[0])
         return torch.stack(states, dim=1), hidden
 
-    def told(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, Hidden]:
-        """The same for whoever listens: all states step by step, then all gates at once, to be shown."""
+    def _recorded_steps(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, Hidden]:
+        """The same in a recording: all states step by step, then all gates at once, to be tapped."""
         names = "backward." if direction else ""
         start, every = hidden, [hidden]
         for t in range(x.shape[1]):
@@ -152,13 +152,13 @@ class Recurrence(TapModule):
         states = torch.stack([after[0] for after in every[1:]], dim=1)
 
         def tap(name: str, tensor: Tensor, formula: str, operation: str = "", **operands: Any) -> Tensor:
-            if name == "states":  # those that were reached step by step, told by the gates
+            if name == "states":  # the values computed step by step, explained by the gates
                 tensor, operation, operands = states, "shown_as", {"x": tensor}
             return self.tap(names + name, tensor, formula, (), operation, operands)
 
         parameters = self.rnn._parameters
         inputs = tap("inputs", self._inputs(x, direction), "W x_t + b")  # (B, T, gates · D)
-        told = {
+        operands_before = {
             "inputs": inputs,
             "weight": parameters[f"weight_hh_l0{direction}"],
             "bias": parameters[f"bias_hh_l0{direction}"],
@@ -166,7 +166,14 @@ class Recurrence(TapModule):
             "cell": self.cell,
         }
         before = tuple(
-            tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "states_before", **told, part=part)
+            tap(
+                f"{name}_before",
+                torch.stack(parts, dim=1),
+                f"{sign}_t−1",
+                "states_before",
+                **operands_before,
+                part=part,
+            )
             for part, (name, sign, parts) in enumerate(
                 zip(("state", "cell"), "hc", zip(*every[:-1], strict=True), strict=False)
             )
@@ -175,37 +182,37 @@ class Recurrence(TapModule):
         return self.step(inputs, recurrent, before, tap)[0], every[-1]
 
     def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
-        """In one direction, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden after the last token."""
+        """Forwards, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden state after its last token."""
         states, final = self._read_steps(x, layout)
         return states, tuple(part[0] for part in final)
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """A whole batch, each sequence from and to its own ends: (B, T, ·) → states (B, T, D·dir), final (B, D·dir)."""
+        """Whole sequences of different lengths: (B, T, ·) → states (B, T, D·directions), final (B, D·directions)."""
         states, final = self._read(x, layout)
         return self.tap("output", states, "h_1 … h_S"), final
 
-    def _read_aloud(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """`_read` for whoever listens, step by step."""
+    def _read_recorded(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        """`_read` in a recording, step by step."""
         start = self.start(len(x), x)
         ends = layout.lengths.clamp(min=1).to(x.device)[:, None, None].expand(-1, 1, self.width) - 1
         parts, finals = [], []
         for direction in ("", "_reverse")[: 1 + self.bidirectional]:
-            states, _ = self.told(turned(x, layout) if direction else x, start, direction)
+            states, _ = self._recorded_steps(reverse_sequences(x, layout) if direction else x, start, direction)
             finals.append(states.gather(1, ends)[:, 0])
-            parts.append(turned(states, layout) if direction else states)
+            parts.append(reverse_sequences(states, layout) if direction else states)
         states, mask = torch.cat(parts, dim=-1), layout.key_mask()
         return states if mask is None else states * mask[..., None], torch.cat(finals, dim=-1)
 
     def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         if self.recorded:
-            return self._read_aloud(x, layout)
+            return self._read_recorded(x, layout)
         states, final = self._read_steps(x, layout)
         return states, final[0].transpose(0, 1).flatten(1)
 
     def _read_steps(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
-        """PyTorch's kernel over tokens only: (B, T, ·) → states (B, T, D·dir), zeros behind; final (dir, B, D) each.
+        """PyTorch's kernel over real tokens: (B, T, ·) → states (B, T, D·dir), then zeros; final (dir, B, D).
 
-        As `pack_padded_sequence` and `pad_packed_sequence` would do it, but these copy step by step, and on CUDA wait.
+        Replaces `pack_padded_sequence` and `pad_packed_sequence`, which copy step by step and on CUDA synchronize.
         """
         if layout.full:
             states, final = self._fused(x)
@@ -219,39 +226,41 @@ class Recurrence(TapModule):
 
 
 class BackwardRecurrence(Recurrence):
-    """One recurrent layer that reads each sequence from its end to its beginning."""
+    """One recurrent layer that reads each sequence backwards."""
 
     def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        states, final = super()._read(turned(x, layout), layout)
-        return turned(states, layout), final
+        states, final = super()._read(reverse_sequences(x, layout), layout)
+        return reverse_sequences(states, layout), final
 
 
-def turned(x: Tensor, layout: Layout) -> Tensor:
-    """(B, T, D) with each sequence back to front; what stands behind it stays where it is."""
-    places, lengths = torch.arange(x.shape[1], device=x.device), layout.lengths.to(x.device)[:, None]
-    order = torch.where(places < lengths, lengths - 1 - places, places)  # (B, T)
+def reverse_sequences(x: Tensor, layout: Layout) -> Tensor:
+    """(B, T, D) with the tokens of each sequence in reverse order; padding stays in place."""
+    positions, lengths = torch.arange(x.shape[1], device=x.device), layout.lengths.to(x.device)[:, None]
+    order = torch.where(positions < lengths, lengths - 1 - positions, positions)  # (B, T)
     return x.gather(1, order[:, :, None].expand_as(x))
 
 
-RESIDUAL_FROM = 2  # the number of the first layer with a residual link: "the third from the bottom" (Wu et al. 2016)
+RESIDUAL_FROM = (
+    2  # the first layer with a residual connection, counted from 0: "the third from the bottom" (Wu et al. 2016)
+)
 
 
-class Link(nn.Module):
-    """No link: the next layer reads the output h of the recurrence alone."""
+class SkipConnection(nn.Module):
+    """None: the next layer reads the output h of the recurrence alone."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
-        """What the recurrence read, x (…, I), and its output, h (…, D) → (…, D)."""
+        """Input x (…, I) and output h (…, D) of the recurrence → (…, D)."""
         return h
 
 
-class ResidualLink(Link):
+class ResidualConnection(SkipConnection):
     """h + x: the layer learns what to add to its input (Wu et al. 2016, eq. 6)."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         return h + x
 
 
-class FastForward(Link):
+class FastForwardConnection(SkipConnection):
     """W_f [x ; h]: a path from the input to the top with no nonlinearity and no recurrence on it (Zhou et al. 2016)."""
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -262,8 +271,8 @@ class FastForward(Link):
         return self.map(torch.cat([x, h], dim=-1))
 
 
-def build_link(kind: str, number: int, inputs: int, width: int) -> Link:
-    """The link over the layer of that number, which reads `inputs` features; numbers count from 0."""
+def build_skip_connection(kind: str, number: int, inputs: int, width: int) -> SkipConnection:
+    """The skip connection over layer `number`, counted from 0, which reads `inputs` features."""
     if kind == "fast-forward":
-        return FastForward(inputs, width)
-    return ResidualLink() if kind == "residual" and number >= RESIDUAL_FROM else Link()
+        return FastForwardConnection(inputs, width)
+    return ResidualConnection() if kind == "residual" and number >= RESIDUAL_FROM else SkipConnection()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sightline.layers.experts import CollectedModule, collect
+from sightline.layers.feedforward import CollectedModule, collect
 from sightline.layers.norms import BatchNorm
 from sightline.layers.tap import TapModule
 

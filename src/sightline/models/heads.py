@@ -8,31 +8,34 @@ import torch
 from torch import Tensor
 
 from sightline.layers.dropout import Dropout
-from sightline.layers.embedding import Embedding, Output, SpelledEmbedding
+from sightline.layers.embedding import CharacterEmbedding, Embedding, Output
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
-from sightline.models.bodies import ENCODERS
-from sightline.models.protocol import EncoderModel, Memory
+from sightline.models.protocol import ENCODERS, EncoderModel, Memory
 from sightline.recipe.model import ModelConfig, PoolingConfig
 
 
+def build_source_embedding(recipe: ModelConfig, pieces: Sequence[str]) -> Embedding:
+    """The embedding of a model over labels, with a CNN over characters if the recipe has one."""
+    if (cnn := recipe.character_cnn) is None:
+        return Embedding(len(pieces), recipe.width)
+    return CharacterEmbedding(pieces, recipe.width, character_width=cnn.width, channels=cnn.channels, window=cnn.window)
+
+
 class LabelModel(EncoderModel):
-    """What both have: embeddings, an encoder, and an output layer over the labels."""
+    """Base of taggers and classifiers: embeddings, an encoder, and an output layer over the labels."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int, features: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
-        spelled, width = recipe.character_cnn, recipe.width
-        self.source_embedding = (
-            Embedding(len(pieces), width) if spelled is None else SpelledEmbedding(spelled, pieces, width)
-        )
+        self.source_embedding = build_source_embedding(recipe, pieces)
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
         self.output = Output(labels, features, None)
 
 
 class Tagger(LabelModel):
-    """One answer for each token: softmax(W h_t + b)."""
+    """One label per token: softmax(W h_t + b)."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         super().__init__(recipe, pieces, labels, recipe.width)
@@ -47,8 +50,8 @@ class Tagger(LabelModel):
 def pool(memory: Memory, kind: str) -> Tensor:
     """States of each sequence → one vector (B, D).
 
-    `last` is where reading ended, in each direction (of a Transformer: the last token's state); `class` is the state of
-    the token that was set before the others.
+    `last`: the final state in each direction (of a Transformer: the state of the last token). `class`: the state of the
+    class token before all others.
     """
     if kind == "last" and memory.finals is not None:
         return memory.finals[:, -1]
@@ -79,7 +82,7 @@ class ClassificationHead(TapModule):
 
 
 class Classifier(LabelModel):
-    """One answer for a whole text: the states pooled, a small network, softmax."""
+    """One label per text: pooled states, a small network, softmax."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
@@ -93,9 +96,9 @@ class Classifier(LabelModel):
 
 
 class MaskedLM(EncoderModel):
-    """p(token | the text around it) at some places: softmax(W h_t + b) (Devlin et al. 2019).
+    """p(token | the text around it) at masked positions: softmax(W h_t + b) (Devlin et al. 2019).
 
-    Its parts have the names they have in taggers, classifiers and translators.
+    Its parts have the same names as in taggers, classifiers and translators, for `init_from`.
     """
 
     def __init__(self, recipe: ModelConfig, size: int) -> None:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
-from sightline.models.bodies import DECODERS
-from sightline.models.protocol import Memory, ScoringModel
+from sightline.models.protocol import DECODERS, Memory, ScoringModel
 from sightline.recipe.model import ModelConfig
 
 

@@ -1,7 +1,14 @@
-"""What passes from an encoder to a decoder, the protocol every decoder follows, and what bodies say of themselves."""
+"""The protocol of encoders and decoders.
+
+A new encoder or decoder is a config (a `BodyConfig`), a class and a line in `registry.py` or a plug-in. An encoder is
+called with vectors and a layout and returns a `Memory`; a decoder is a `Decoder`. Both say what their layers are
+(`Layered`), a decoder also which of its parts attend to a source. Search, training, freezing, layer-wise learning rates
+and `init_from` need no more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -12,19 +19,21 @@ from torch import Tensor, nn
 from sightline.layers.embedding import Output
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.tap import TapModule
+from sightline.recipe.model import ModelConfig
+from sightline.registry import Implementations
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What the encoder made of the source."""
+    """The output of an encoder."""
 
     states: Tensor  # (B, S, D) or (N, D), as the layout says
     layout: Layout
-    finals: Tensor | None = None  # (B, L, D): the last state of each recurrent layer
-    embeddings: Tensor | None = None  # as the states: what entered the first layer, where the encoder hands it on
+    finals: Tensor | None = None  # (B, L, D): the final state of each recurrent layer
+    embeddings: Tensor | None = None  # as the states: input of the first layer (see convs2s.py)
 
     def summary(self) -> Tensor:
-        """(B, L, D): what a recurrent decoder starts from: the final states, or the mean state where there are none."""
+        """(B, L, D): the final states, or without any the mean state: what a recurrent decoder starts from."""
         return self.mean()[:, None] if self.finals is None else self.finals
 
     def mean(self) -> Tensor:
@@ -36,7 +45,7 @@ class Memory:
         return (padded * weights).sum(1) / weights.sum(1).clamp(min=1)
 
     def lengths(self) -> Tensor:
-        """(B,): how many states each sequence has, where the states are."""
+        """(B,): the number of states of each sequence, on their device."""
         if isinstance(self.layout, Packed):
             return self.layout.offsets.diff().long()
         mask, device = self.layout.key_mask(), self.states.device
@@ -46,25 +55,25 @@ class Memory:
 
 
 class State(Protocol):
-    """Where a decoder stands: B sentences with W hypotheses each.
+    """The state of a decoder: B sentences with W hypotheses each.
 
-    A state is an argument and a result, never an attribute of a module. `advance` may reuse the buffers of the state
-    it was given: go on with the one it returns.
+    A state is an argument and a result, never an attribute of a module. `advance` may reuse the buffers of its
+    argument: continue with the state it returns.
     """
 
     def select(self, parents: Tensor) -> Self:
-        """Continue other hypotheses: parents (B, W') says, for each new one, which old one it continues."""
+        """Reorder hypotheses: parents (B, W') is, for each new one, the old one that it continues."""
         ...
 
     def keep(self, sentences: Tensor) -> Self:
-        """Go on with these sentences alone: indices (B',). Like `advance`, it may reuse the buffers of this state.
+        """Keep some sentences only: indices (B',). Like `advance`, it may reuse the buffers of this state.
 
-        Cheapest when most stay in their places: [0, 5, 2, 3, 4] moves one of six sentences and copies nothing else.
+        Cheapest when most keep their rows: [0, 5, 2, 3, 4] moves one of six sentences and copies nothing else.
         """
         ...
 
     def append(self, other: Self) -> Self:
-        """Add the sentences of another state behind these, so that all advance together.
+        """Add the sentences of another state after these, so that all advance together.
 
         Both have the same number W of hypotheses a sentence; lengths of targets and sources may differ.
         """
@@ -101,31 +110,30 @@ def join_masks(first: Tensor | None, second: Tensor | None, like: tuple[Tensor, 
     return join_rows(*masks, dim=1, fill=False)
 
 
-def join_shifts(
-    first: tuple[int, Tensor | None], second: tuple[int, Tensor | None], rows: tuple[int, int], device: torch.device
-) -> tuple[int, Tensor | None]:
-    """Lengths and shifts of two states → those of all their rows.
+def join_left_padding(states: Sequence[Any], rows: Sequence[int], device: torch.device) -> tuple[int, Tensor | None]:
+    """`length` and `left_padding` of two states of so many rows, joined so that their last tokens are aligned.
 
-    `length` counts the steps of the row that has most tokens; `shift` (B, 1) says how many fewer the others have.
+    `length` counts the tokens of the longest row, `left_padding` (B, 1) how many fewer the others have (None: 0).
     """
-    parts = [(length - (0 if shift is None else int(shift.min())), length, shift) for length, shift in (first, second)]
-    longest = max(most for most, _, _ in parts)
-    shifts = [
-        (torch.zeros(count, 1, dtype=torch.int64, device=device) if shift is None else shift) + longest - length
-        for count, (_, length, shift) in zip(rows, parts, strict=True)
-    ]
-    if all(shift is None and length == longest for _, length, shift in parts):
+    unused = [0 if state.left_padding is None else int(state.left_padding.min()) for state in states]
+    longest = max(state.length - drop for state, drop in zip(states, unused, strict=True))
+    if all(state.left_padding is None and state.length == longest for state in states):
         return longest, None
-    return longest, torch.cat(shifts)
+    paddings = [
+        (torch.zeros(count, 1, dtype=torch.int64, device=device) if state.left_padding is None else state.left_padding)
+        + (longest - state.length)
+        for count, state in zip(rows, states, strict=True)
+    ]
+    return longest, torch.cat(paddings)
 
 
 class Decoder(Protocol):
     """A conditional language model over the memory.
 
     `cross_attention_paths`: the modules whose tap `weights` is the attention to the source, lowest layer first:
-    (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one step of a search. `sees_source` are the paths
-    of what a decoder without a source has not (`*`: a number), said by its class. `longest` is how many tokens it can
-    be given, where there is a limit.
+    (B, H, T, S) over all tokens of one hypothesis, (B, H, W, S) at one decoding step. `sees_source`: the paths of
+    parameters that a decoder without a source does not have (`*`: a number). `longest`: the most tokens it accepts,
+    None without a limit.
     """
 
     sees_source: tuple[str, ...]
@@ -135,20 +143,20 @@ class Decoder(Protocol):
     def begin(self, memory: Memory) -> Any: ...
 
     def advance(self, x: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
-        """Vectors of the next tokens → features that predict what follows them, and the state after them.
+        """Embeddings of the next tokens → features that predict the tokens after them, and the state after them.
 
-        Search: x (B·W, 1, D), one token for each hypothesis. Training and scoring: x (B, T, D), or (N, D) with a
-        packed layout, all tokens of one hypothesis a sentence at once.
+        Decoding: x (B·W, 1, D), one token of each hypothesis. Training (teacher forcing) and scoring: x (B, T, D), or
+        (N, D) with a packed layout, all tokens of one hypothesis a sentence at once.
         """
         ...
 
 
 @runtime_checkable
 class Layered(Protocol):
-    """A body that says what its layers are made of, so that they can be frozen and slowed one by one.
+    """An encoder or decoder that declares its layers, for freezing and layer-wise learning rates.
 
-    `by_layer` are the paths of its lists of parts, each under the number of the layer it belongs to, 0 the lowest;
-    `below` are the paths of what stands below all of them. The rest (a norm at the end) stands above.
+    `by_layer`: paths of its module lists, indexed by layer from the bottom. `below`: paths of the modules below all
+    layers. Everything else (a last norm) is above.
     """
 
     by_layer: tuple[str, ...]
@@ -157,10 +165,10 @@ class Layered(Protocol):
 
 @runtime_checkable
 class FitsLengths(Protocol):
-    """A part of a model that wants to know how long sources and targets are, before it is trained."""
+    """A module that is fitted to the lengths of the training data before training."""
 
     def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Tokens of each training pair, without marks."""
+        """Numbers of tokens of each training pair, without start and end marks."""
         ...
 
 
@@ -196,3 +204,13 @@ class EncoderModel(ScoringModel):
         """Tokens (B, S) or (N,) → memory."""
         memory: Memory = self.encoder(self.source_embedding(source), layout)
         return memory
+
+
+ENCODERS = Implementations("encoder")
+DECODERS = Implementations("decoder")
+
+
+def body_classes(recipe: ModelConfig) -> dict[str, Any]:
+    """The classes of the encoder and the decoder of a recipe's model."""
+    classes = {"encoder": ENCODERS, "decoder": DECODERS}
+    return {side: classes[side][body.kind] for side, body in recipe.bodies.items()}

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
-from sightline.models.bodies import DECODERS, ENCODERS
-from sightline.models.protocol import EncoderModel, Memory, join_masks, join_rows
+from sightline.models.protocol import DECODERS, ENCODERS, EncoderModel, Memory, join_masks, join_rows
 from sightline.recipe.model import ModelConfig
 from sightline.text.copying import CopyForms
 from sightline.text.tokenizer import PAD, UNK

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sightline.data.collate import TrainingBatch
 from sightline.layers.copying import mixed_log_probability
-from sightline.layers.experts import Collected, collect
+from sightline.layers.feedforward import Collected, collect
 from sightline.layers.linear import linear
 from sightline.layers.losses import Loss, cross_entropy
 from sightline.models.seq2seq import CopyingSeq2Seq

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.experts import Experts
+from sightline.layers.feedforward import Experts
 from sightline.registry import Implementations
 from sightline.training.schedules import warmup_note
 

@@ -15,9 +15,9 @@ from sightline.data.sources import Example, training_examples
 from sightline.files import read_json, write_json
 from sightline.layers.adapters import is_adapter
 from sightline.layers.embedding import Embedding
-from sightline.models.bodies import body_classes
 from sightline.models.language_model import LanguageModel
 from sightline.models.ngram import CountedModel
+from sightline.models.protocol import body_classes
 from sightline.models.transfer import ModelWeights, Transfer, not_taken, part, plan_transfer, summary, transfer
 from sightline.models.weights import load_weights, weights_of
 from sightline.recipe import Recipe

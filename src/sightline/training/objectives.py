@@ -30,7 +30,7 @@ from torch.autograd.function import once_differentiable
 
 from sightline.data.collate import AlignmentTargets, TrainingBatch
 from sightline.layers.attention import masked_softmax
-from sightline.layers.experts import collect
+from sightline.layers.feedforward import collect
 from sightline.layers.layout import Layout, Packed
 from sightline.layers.linear import add_product, blockwise_precision, product
 from sightline.layers.losses import Loss, smoothed_cross_entropy

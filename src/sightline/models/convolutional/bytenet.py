@@ -21,7 +21,7 @@ from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
 from sightline.models.convolutional.config import ByteNetConfig
-from sightline.models.protocol import Memory, join_optional, join_shifts
+from sightline.models.protocol import Memory, join_left_padding, join_optional
 
 COVERED = 0.99  # the share of training targets that t̂ should be long enough for
 
@@ -130,7 +130,7 @@ class ByteNetState:
     lengths: Tensor | None = None  # (B,) how much of it is real
     layout: Packed | None = None  # of a packed source
     length: int = 0  # tokens so far of the sentence that has most
-    shift: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
+    left_padding: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
 
     def select(self, parents: Tensor) -> ByteNetState:
         return replace(self, recent=self.recent.select(parents))
@@ -138,18 +138,20 @@ class ByteNetState:
     def keep(self, sentences: Tensor) -> ByteNetState:
         both = (self.source, self.lengths)
         source, lengths = (None if part is None else part.index_select(0, sentences) for part in both)
-        shift = None if self.shift is None else self.shift.index_select(0, sentences)
-        return replace(self, recent=self.recent.keep(sentences), source=source, lengths=lengths, shift=shift)
+        left_padding = None if self.left_padding is None else self.left_padding.index_select(0, sentences)
+        return replace(
+            self, recent=self.recent.keep(sentences), source=source, lengths=lengths, left_padding=left_padding
+        )
 
     def append(self, other: ByteNetState) -> ByteNetState:
         rows, device = (self.recent.shape[0], other.recent.shape[0]), self.recent.inputs[0].device
-        length, shift = join_shifts((self.length, self.shift), (other.length, other.shift), rows, device)
+        length, left_padding = join_left_padding((self, other), rows, device)
         return ByteNetState(
             self.recent.append(other.recent),
             join_optional(self.source, other.source, dim=1),
             join_optional(self.lengths, other.lengths),
             length=length,
-            shift=shift,
+            left_padding=left_padding,
         )
 
 
@@ -234,7 +236,7 @@ class ByteNetDecoder(TapModule):
         if state.source is None or state.lengths is None:
             return x
         places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]  # (1 or B, T)
-        if state.shift is not None:
-            places = places - state.shift
+        if state.left_padding is not None:
+            places = places - state.left_padding
         read = self.tap("source", unfold(state.source, state.lengths, places, self.ratio), "W z_t")  # (B, T, D)
         return (x.reshape(len(read), -1, x.shape[2]) + read).reshape(x.shape)  # one token of W, or T of one

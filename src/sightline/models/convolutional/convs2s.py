@@ -26,7 +26,7 @@ from sightline.layers.positions import Learned, NoPositions
 from sightline.layers.scores import Dot
 from sightline.layers.tap import TapModule
 from sightline.models.convolutional.config import ConvolutionalConfig
-from sightline.models.protocol import Memory, join_masks, join_rows, join_shifts
+from sightline.models.protocol import Memory, join_left_padding, join_masks, join_rows
 
 HALF = math.sqrt(0.5)
 ENTERING = 0.1  # standard deviation of embeddings and positions at the start
@@ -187,7 +187,7 @@ class ConvolutionalState:
     recent: Recent
     source: SourceStates | None = None
     length: int = 0  # tokens so far of the sentence that has most
-    shift: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
+    left_padding: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
 
     def select(self, parents: Tensor) -> ConvolutionalState:
         return replace(self, recent=self.recent.select(parents))
@@ -197,14 +197,14 @@ class ConvolutionalState:
             self,
             recent=self.recent.keep(sentences),
             source=None if self.source is None else self.source.keep(sentences),
-            shift=None if self.shift is None else self.shift.index_select(0, sentences),
+            left_padding=None if self.left_padding is None else self.left_padding.index_select(0, sentences),
         )
 
     def append(self, other: ConvolutionalState) -> ConvolutionalState:
         rows, device = (self.recent.shape[0], other.recent.shape[0]), self.recent.inputs[0].device
-        length, shift = join_shifts((self.length, self.shift), (other.length, other.shift), rows, device)
+        length, left_padding = join_left_padding((self, other), rows, device)
         source = None if self.source is None or other.source is None else self.source.append(other.source)
-        return ConvolutionalState(self.recent.append(other.recent), source, length, shift)
+        return ConvolutionalState(self.recent.append(other.recent), source, length, left_padding)
 
 
 class ConvolutionalDecoder(TapModule):
@@ -256,7 +256,7 @@ class ConvolutionalDecoder(TapModule):
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
         ends = layout.lengths.to(x.device)
         state = self._advance(x, self.begin_empty(len(x), x), ends)[1]
-        return state if layout.mask is None else replace(state, shift=(x.shape[1] - ends)[:, None])
+        return state if layout.mask is None else replace(state, left_padding=(x.shape[1] - ends)[:, None])
 
     def advance(
         self, x: Tensor, state: ConvolutionalState, layout: Layout | None = None
@@ -297,9 +297,9 @@ class ConvolutionalDecoder(TapModule):
         """(1 or B, T): where the new tokens stand, and what is behind all of them."""
         places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]
         reach = state.length + x.shape[1]
-        if state.shift is None:
+        if state.left_padding is None:
             return places, reach
-        places = places - state.shift
+        places = places - state.left_padding
         if self.longest is None:
             return places, reach
         # sentences that have ended may stand beside those that began later and go on

@@ -1,4 +1,4 @@
-"""Recurrent bodies: an encoder and a decoder with or without attention."""
+"""Recurrent encoder and decoder, with and without attention."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from sightline.layers.attention import attend
 from sightline.layers.dropout import Dropout
-from sightline.layers.experts import ExpertsBetween
+from sightline.layers.feedforward import ExpertsBetween, build_experts
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
-from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, build_link
+from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, build_skip_connection
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import Memory, join_masks, join_optional, join_rows
@@ -22,60 +22,69 @@ from sightline.models.recurrent.config import AttentionConfig, RecurrentDecoderC
 
 
 class RecurrentStack(TapModule):
-    """Recurrent layers one above the other and the links over them: what encoder and decoder are made of.
+    """Recurrent layers and the skip connections over them: the base of encoder and decoder.
 
-    h_k = recurrence_k(x_k), x_{k+1} = link_k(x_k, h_k): x_1 is what the stack reads, x_{L+1} what it puts out. Links:
+    h_k = recurrence_k(x_k), x_{k+1} = skip_k(x_k, h_k), from the input x_1 to the output x_{L+1}. Skip connections:
 
     - none: x_{k+1} = h_k.
     - residual: x_{k+1} = h_k + x_k from the third layer on (Wu et al. 2016, §3.1).
-    - fast-forward: x_{k+1} = W_k [x_k ; h_k] (Zhou et al. 2016, §3.1, where x is called f). Simplified: there f is the
-      input of the gates itself, four times as wide, of which the next layer's map sees half; here it has the width of
-      the model and the recurrence maps it to the gates. What the paper shows to output layer and attention, f and h of
-      the top layer side by side, is here their map x_{L+1}.
+    - fast-forward: x_{k+1} = W_k [x_k ; h_k] (Zhou et al. 2016, §3.1, where x is called f). Simplified: in the
+      paper f is the input of the gates itself, four times as wide, of which the next layer's map sees half; here it has
+      the width of the model, and the recurrence maps it to the gates. Output layer and attention see x_{L+1}, in the
+      paper [f ; h] of the top layer.
 
-    Dropout is for what a recurrence reads; the path past it stays whole.
+    Dropout applies to the input of each recurrence, not to the skip connection.
     """
 
-    by_layer: tuple[str, ...] = ("layers", "links", "between.experts")
+    by_layer: tuple[str, ...] = ("layers", "skip_connections", "between.experts")
     below: tuple[str, ...] = ()
 
-    def __init__(self, layers: Sequence[Recurrence], inputs: Sequence[int], links: str, width: int, dropout: float):
+    def __init__(
+        self, layers: Sequence[Recurrence], inputs: Sequence[int], skip_connections: str, width: int, dropout: float
+    ):
         super().__init__()
         self.layers = nn.ModuleList(layers)
-        self.links = nn.ModuleList(build_link(links, number, size, width) for number, size in enumerate(inputs))
+        self.skip_connections = nn.ModuleList(
+            build_skip_connection(skip_connections, number, size, width) for number, size in enumerate(inputs)
+        )
         self.dropout = Dropout(dropout)
 
 
 class RecurrentEncoder(RecurrentStack):
-    """A stack that reads the source.
+    """Recurrent encoder.
 
-    Where a layer reads both ways, each direction has half the width, and both are put side by side. With `directions:
-    bottom` only the lowest does, those above it read forwards (Wu et al. 2016, §3.2, with both directions of full
-    width); with `alternating` layers read forwards and backwards in turns (Zhou et al. 2016, §3.2, who run two such
-    stacks, the other one beginning backwards, and put them side by side: here it is one).
+    In a bidirectional layer each direction has half the width, and both are concatenated. With `directions: bottom`
+    only the lowest layer is bidirectional, the others read forwards (Wu et al. 2016, §3.2, with both directions of full
+    width); with `alternating` layers read forwards and backwards in turns (Zhou et al. 2016, §3.2, who concatenate two
+    such stacks; here there is one).
     """
 
     def __init__(self, recipe: RecurrentEncoderConfig, width: int) -> None:
         layers = [_layer(recipe.cell, width, direction) for direction in layer_directions(recipe)]
         super().__init__(layers, [width] * recipe.layers, recipe.skip_connections, width, recipe.dropout)
-        self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
+        self.between = _experts_between(recipe, width)
 
     def forward(self, x: Tensor, layout: Layout) -> Memory:
         x = layout.pad(x)  # (B, S, D)
         finals = []
-        for number, (layer, link) in enumerate(zip(self.layers, self.links, strict=True)):
+        for number, (layer, skip) in enumerate(zip(self.layers, self.skip_connections, strict=True)):
             x = self.between(number, x, layout.key_mask())
             states, final = layer.read(self.dropout(x), layout)
-            x = link(x, states)
+            x = skip(x, states)
             finals.append(final)
         return Memory(layout.unpad(self.tap("output", x)), layout, torch.stack(finals, dim=1))
+
+
+def _experts_between(recipe: RecurrentEncoderConfig | RecurrentDecoderConfig, width: int) -> ExpertsBetween:
+    experts = None if recipe.experts is None else build_experts(recipe.experts, width, 4 * width)
+    return ExpertsBetween(experts, recipe.layers, recipe.dropout)
 
 
 Direction = Literal["forward", "backward", "both"]
 
 
 def layer_directions(recipe: RecurrentEncoderConfig) -> list[Direction]:
-    """How each layer reads, from the bottom."""
+    """The reading direction of each layer, from the bottom."""
     if not recipe.bidirectional:
         return ["forward"] * recipe.layers
     if recipe.directions == "alternating":
@@ -110,10 +119,10 @@ class SourceAttention(TapModule):
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """The hidden state of every layer, and what the attention looks at."""
+    """The hidden state of every layer, and the keys and values of cross-attention."""
 
     hidden: tuple[Hidden, ...]  # (B, W, D) each
-    feed: Tensor | None  # (B, W, D): the last attentional state, for input feeding
+    input_feed: Tensor | None  # (B, W, D): the last attentional state, for input feeding
     keys: Tensor | None = None  # (B, 1, S, D), prepared for the score
     values: Tensor | None = None  # (B, 1, S, D)
     mask: Tensor | None = None  # (B, S)
@@ -123,28 +132,28 @@ class RecurrentState:
             return part.gather(1, parents[:, :, None].expand(-1, -1, part.shape[2]))
 
         hidden = tuple(tuple(pick(part) for part in layer) for layer in self.hidden)
-        return replace(self, hidden=hidden, feed=None if self.feed is None else pick(self.feed))
+        return replace(self, hidden=hidden, input_feed=None if self.input_feed is None else pick(self.input_feed))
 
     def keep(self, sentences: Tensor) -> RecurrentState:
         def pick(part: Tensor | None) -> Tensor | None:
             return None if part is None else part.index_select(0, sentences)
 
         hidden = tuple(tuple(part.index_select(0, sentences) for part in layer) for layer in self.hidden)
-        return RecurrentState(hidden, *(pick(part) for part in (self.feed, self.keys, self.values, self.mask)))
+        return RecurrentState(hidden, *(pick(part) for part in (self.input_feed, self.keys, self.values, self.mask)))
 
     def append(self, other: RecurrentState) -> RecurrentState:
         hidden = tuple(
             tuple(join_rows(*parts) for parts in zip(*layers, strict=True))
             for layers in zip(self.hidden, other.hidden, strict=True)
         )
-        feed = join_optional(self.feed, other.feed)
+        feed = join_optional(self.input_feed, other.input_feed)
         if self.keys is None or other.keys is None:
             return RecurrentState(hidden, feed)
         keys, values = join_rows(self.keys, other.keys, dim=2), join_optional(self.values, other.values, dim=2)
         return RecurrentState(hidden, feed, keys, values, join_masks(self.mask, other.mask, (self.keys, other.keys)))
 
     def parts(self) -> dict[str, Tensor]:
-        """The hidden states by name, cut off from what made them: what a window of text hands on to the next."""
+        """The hidden states by name, detached: what truncated backpropagation carries to the next window of text."""
         return {
             f"{layer}.{part}": tensor.detach()
             for layer, hidden in enumerate(self.hidden)
@@ -152,7 +161,7 @@ class RecurrentState:
         }
 
     def with_parts(self, parts: Mapping[str, Tensor]) -> RecurrentState:
-        """The same, going on from these hidden states."""
+        """The state with these hidden states."""
         hidden = tuple(
             tuple(parts[f"{layer}.{part}"].to(tensor) for part, tensor in enumerate(own))
             for layer, own in enumerate(self.hidden)
@@ -161,17 +170,16 @@ class RecurrentState:
 
 
 class RecurrentDecoder(RecurrentStack):
-    """A stack that writes the target: ŷ = softmax(W₂ f), f made of its output x and the context c.
+    """Recurrent decoder: features f from the output x of the stack and the context c of cross-attention.
 
-    With attention, f = tanh(W_c [x ; c]), and it is x that looks at the source (Luong et al. 2015); without, f = x, and
-    all the decoder knows of the source is the vector it started from.
+    With attention, f = tanh(W_c [x ; c]), where x is the query (Luong et al. 2015). Without, f = x, and the decoder
+    knows nothing of the source but its initial state.
 
-    With `attention_from: bottom` it is the output of the bottom layer that looks, and every layer above it reads [x_k ;
-    c] (Wu et al. 2016, fig. 1). So in training each of them still runs over all steps at once. There, too, f = tanh(W_c
-    [x ; c]).
+    With `attention_from: bottom` the query is the output of the bottom layer, and every layer above reads [x_k ; c] (Wu
+    et al. 2016, fig. 1), so that in training each of them still runs over all steps at once.
 
-    Input feeding: the bottom layer reads the token beside the f of the step before; with `attention_from: bottom`,
-    beside its c, which is the recurrent attention of that paper.
+    Input feeding: the bottom layer reads the token and the f of the step before; with `attention_from: bottom`, its c,
+    the recurrent attention of that paper.
     """
 
     sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
@@ -183,7 +191,7 @@ class RecurrentDecoder(RecurrentStack):
         contexts = [width if low and number > 0 else 0 for number in range(recipe.layers)]
         layers = [Recurrence(recipe.cell, x + c, width) for x, c in zip(inputs, contexts, strict=True)]
         super().__init__(layers, inputs, recipe.skip_connections, width, recipe.dropout)
-        self.between = ExpertsBetween(recipe.experts, recipe.layers, width, recipe.dropout)
+        self.between = _experts_between(recipe, width)
         self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
         self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention, width)
@@ -192,12 +200,12 @@ class RecurrentDecoder(RecurrentStack):
         self.longest: int | None = None
 
     def begin(self, memory: Memory) -> RecurrentState:
-        """Start each layer from the encoder's final states, the top one from its top one; prepare the keys."""
+        """Initial hidden states from the encoder's final states, top layer from top layer; keys of the attention."""
         values = memory.layout.pad(memory.states)
         keys = values if self.attention is None else self.attention.project_memory(values)
         summary = memory.summary()
         hidden = []
-        deeper = max(summary.shape[1] - len(self.layers), 0)  # layers of the encoder below those that start one here
+        deeper = max(summary.shape[1] - len(self.layers), 0)  # layers of the encoder below those used here
         for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True), deeper):
             start = bridge(summary[:, min(index, summary.shape[1] - 1)])  # (B, parts · D)
             hidden.append(tuple(torch.tanh(part)[:, None] for part in start.chunk(layer.parts, dim=-1)))
@@ -205,17 +213,17 @@ class RecurrentDecoder(RecurrentStack):
         return RecurrentState(tuple(hidden), feed, keys[:, None], values[:, None], memory.layout.key_mask())
 
     def begin_empty(self, batch: int, like: Tensor) -> RecurrentState:
-        """Where nothing has been read: zeros."""
+        """The state before the first token, without a source: zeros."""
         starts = (layer.start(batch, like) for layer in self.layers)
         return RecurrentState(tuple(tuple(part[:, None] for part in start) for start in starts), None)
 
     def prefill(self, x: Tensor, layout: Padded) -> RecurrentState:
-        """After tokens x (B, S, D) of different lengths."""
+        """The state after tokens x (B, S, D) of different lengths."""
         hidden = []
-        for number, (layer, link) in enumerate(zip(self.layers, self.links, strict=True)):
+        for number, (layer, skip) in enumerate(zip(self.layers, self.skip_connections, strict=True)):
             x = self.between(number, x, layout.mask)
             states, last = layer.read_through(self.dropout(x), layout)
-            x = link(x, states)
+            x = skip(x, states)
             hidden.append(tuple(part[:, None] for part in last))
         return RecurrentState(tuple(hidden), None)
 
@@ -231,20 +239,22 @@ class RecurrentDecoder(RecurrentStack):
         width = state.hidden[0][0].shape[1]
         if width > 1 and x.shape[1] > 1:
             raise ValueError(f"{width} hypotheses a sentence advance one token at a time, not {x.shape[1]}")
-        looking = 1 if self.low else len(self.layers)  # so many layers stand below the attention
-        below, seen = [], []  # (B·W, t, D) each
+        bottom = 1 if self.low else len(self.layers)  # layers below the attention
+        outputs, attended = [], []  # (B·W, t, D) each
         for part in x.split(1, dim=1) if self.feeding else (x,):
-            fed = part if state.feed is None else torch.cat([part, state.feed.reshape(len(x), 1, -1)], dim=-1)
-            out, state = self._run(fed, state, range(looking), valid)
-            below.append(out)
-            seen.append(self._look(out, state))
-            if state.feed is not None:
-                state = replace(state, feed=seen[-1].reshape(state.feed.shape))
-        found = torch.cat(seen, dim=1)  # (B·W, T, D)
+            fed = (
+                part if state.input_feed is None else torch.cat([part, state.input_feed.reshape(len(x), 1, -1)], dim=-1)
+            )
+            out, state = self._run(fed, state, range(bottom), valid)
+            outputs.append(out)
+            attended.append(self._attend(out, state))
+            if state.input_feed is not None:
+                state = replace(state, input_feed=attended[-1].reshape(state.input_feed.shape))
+        context = torch.cat(attended, dim=1)  # (B·W, T, D): contexts, or features
         if not self.low:
-            return found, state
-        top, state = self._run(torch.cat(below, dim=1), state, range(looking, len(self.layers)), valid, found)
-        return self._features(top, found), state
+            return context, state
+        top, state = self._run(torch.cat(outputs, dim=1), state, range(bottom, len(self.layers)), valid, context)
+        return self._features(top, context), state
 
     def _run(
         self,
@@ -254,18 +264,18 @@ class RecurrentDecoder(RecurrentStack):
         valid: Tensor | None = None,
         context: Tensor | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """Some of the layers over x (B·W, T, ·), and the context (B·W, T, D) beside it → output (B·W, T, D), state."""
+        """Some of the layers over x (B·W, T, ·) and the context (B·W, T, D) → output (B·W, T, D), state."""
         hidden = list(state.hidden)
         for number in numbers:
             x, shape = self.between(number, x, valid), hidden[number][0].shape
             read = self.dropout(x if context is None else torch.cat([x, context], dim=-1))
             states, last = self.layers[number](read, tuple(part.reshape(-1, shape[2]) for part in hidden[number]))
-            x = self.links[number](x, states)
+            x = self.skip_connections[number](x, states)
             hidden[number] = tuple(part.reshape(shape) for part in last)
         return x, replace(state, hidden=tuple(hidden))
 
-    def _look(self, query: Tensor, state: RecurrentState) -> Tensor:
-        """What the layers below the attention put out (B·W, T, D) → the context for those above, or the features."""
+    def _attend(self, query: Tensor, state: RecurrentState) -> Tensor:
+        """Output of the layers below the attention (B·W, T, D) → context for those above, or features."""
         if self.attention is None:
             return self._features(query, None)
         assert state.keys is not None and state.values is not None

@@ -18,7 +18,7 @@ from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.local_attention import LocalAttention, build_pattern
 from sightline.layers.multi_head import KeysValues, MultiHeadAttention
-from sightline.layers.norms import Residual, build_last_norm
+from sightline.layers.norms import build_last_norm, build_residual
 from sightline.layers.positions import (
     Distances,
     Relative,
@@ -142,8 +142,8 @@ class EncoderLayer(TapModule):
         super().__init__()
         self.attention = build_self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
-        self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = build_residual(recipe.norm, width, recipe.dropout)
+        self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
         """x (B, S, D) or (N, D) → the same."""
@@ -194,10 +194,10 @@ class DecoderLayer(TapModule):
         if source:
             self.cross_attention = build_cross_attention(recipe, width)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.attention_residual = Residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = build_residual(recipe.norm, width, recipe.dropout)
         if source:
-            self.cross_attention_residual = Residual(recipe.norm, width, recipe.dropout)
-        self.feedforward_residual = Residual(recipe.norm, width, recipe.dropout)
+            self.cross_attention_residual = build_residual(recipe.norm, width, recipe.dropout)
+        self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
 
     def project_memory(self, memory: Memory) -> KeysValues:
         """Keys and values of cross-attention, computed once a sentence: (B, G, S, Dh), packed (N, G, Dh)."""
