@@ -39,7 +39,7 @@ LEARNED = 42  # positions of a learned table: 40 letters, a mark, and one to spa
 EVERY = 1_000  # steps between validations, which decode
 METRICS = {"exact": "sequences all right (%)", "wer": "symbol error rate (%)"}
 
-# Okabe & Ito (2008), as in comparison/figures.py; each line has a marker of its own besides.
+# Okabe & Ito (2008), as in plots/comparison.py; each line has a marker of its own besides.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GRID = "#1f2933", "#dfe4ea"

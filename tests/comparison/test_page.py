@@ -58,7 +58,7 @@ def read(text: str) -> Reader:
 
 def test_every_section_is_there(read: Reader) -> None:
     sections = [attributes["id"] for tag, attributes in read.tags if tag == "section"]
-    assert sections == ["answer", "table", "luck", "recipes", "curves", "costs", "where", "runs"]
+    assert sections == ["answer", "table", "significance", "recipes", "curves", "costs", "where", "runs"]
     assert read.all("h2")[0] == "Which is better?"
     heads = read.all("h3")
     assert any("by length of the reference" in head for head in heads)

@@ -320,5 +320,5 @@ def test_what_cannot_be_counted_is_refused_with_the_reason() -> None:
         Confusion.of(["a", "b"], [["a"]])
     with pytest.raises(ValueError, match=r"counts \(1, 2\) must be \(labels, labels\), here \(2, 2\)"):
         Confusion(("a", "b"), np.zeros((1, 2), np.int64))
-    with pytest.raises(ValueError, match="label 'a' stands in labels twice"):
+    with pytest.raises(ValueError, match="label 'a' occurs in labels twice"):
         Confusion.of(["a"], [["a"]], labels=["b", "a", "a"])

@@ -86,7 +86,7 @@ def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None)
     sections = [
         _section("answer", "Which is better?", answer),
         _section("table", "Quality and cost", html_table(main_table(comparison)) + _notes(footnotes(comparison))),
-        _table_section("luck", significance_table(comparison)),
+        _table_section("significance", significance_table(comparison)),
         _table_section("recipes", differences_table(comparison)),
         _section("curves", "Learning curves", _figure(comparison, "curves", "Learning curves", on_failure)),
         _section("costs", "Quality against cost", _figure(comparison, "costs", "Quality against cost", on_failure)),

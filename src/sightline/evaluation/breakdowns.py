@@ -222,7 +222,7 @@ def check_parallel(references: References, systems: Mapping[str, Texts]) -> None
     if not systems:
         raise ValueError("there are no systems to look at; give the outputs of at least one, under its name")
     if not references:
-        raise ValueError("there are no references, so there is nothing to hold outputs against; give some sentences")
+        raise ValueError("there are no references, so there is nothing to compare outputs with; give some sentences")
     for number, several in enumerate(references, start=1):
         if isinstance(several, str):
             raise TypeError(f"the references of sentence {number} are a text; write a list of texts: [{several!r}]")

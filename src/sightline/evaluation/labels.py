@@ -238,7 +238,7 @@ class Confusion:
             )
         if len(set(self.labels)) < len(self.labels):
             twice = next(label for label in self.labels if self.labels.count(label) > 1)
-            raise ValueError(f"the label {twice!r} stands in labels twice; name each once")
+            raise ValueError(f"the label {twice!r} occurs in labels twice; name each once")
 
     @staticmethod
     def of(

@@ -1,14 +1,14 @@
-"""Where two texts differ, word by word.
+"""Words of any script, and where two texts differ, word by word.
 
-One splitting of text into words holds for everything that compares systems by their words, so that all its numbers
-speak of the same things. It needs no language and no model, keeps case, and changes nothing in the text:
+Everything that compares systems by their words uses this one splitting, so all its numbers count the same words. It
+needs no language and no model, keeps case, and leaves the text unchanged:
 
-- letters, digits, their marks and joiners form a word (`grün`, `كِتاب`, `हिन्दी`), an apostrophe between them included
-  (`don't`), and so a point or a comma between digits (`1,000.5`);
+- letters, digits, their marks and joiners form a word (`grün`, `كِتاب`, `हिन्दी`), including an apostrophe between them
+  (`don't`), and a point or a comma between digits (`1,000.5`);
 - in scripts written without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese) each character is a
   word, with its marks;
-- each other visible character (`-`, `!`, `€`) is a word too;
-- spaces, and signs that only steer layout (zero-width space, direction marks), separate words and are none.
+- each other visible character (`-`, `!`, `€`) is a word;
+- spaces and layout characters (zero-width space, direction marks) separate words.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sightline.text.sentences import UNSPACED
 Kind = Literal["same", "removed", "added", "changed"]
 
 _LAYOUT = r"\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
-_JOINERS = "\u00ad\u200c\u200d"  # soft hyphen; Persian and Indic words hold the other two
-_WITH_MARKS = (range(0x300, 0x1F000), range(0xE0100, 0xE01F0))  # no mark of Unicode 15 stands elsewhere
+_JOINERS = "\u00ad\u200c\u200d"  # soft hyphen; Persian and Indic words contain the other two
+_WITH_MARKS = (range(0x300, 0x1F000), range(0xE0100, 0xE01F0))  # all marks of Unicode 15
 
 
 class Segment(NamedTuple):
     """A piece of a text, and how it relates to the other text.
 
-    `removed` stands only in the baseline and `added` only in the system; `changed` stands in both, where words of the
-    one were written in place of words of the other.
+    `removed` occurs only in the baseline and `added` only in the system; `changed` occurs in both, where words of one
+    replace words of the other.
     """
 
     text: str
@@ -47,7 +47,7 @@ def words(text: str) -> list[str]:
 
 
 def word_frequencies(texts: Iterable[str]) -> Counter[str]:
-    """How often each word stands in texts, such as the targets a system was trained on."""
+    """Counts of the words in texts, such as the training targets of a system."""
     return Counter(chain.from_iterable(map(words, texts)))
 
 
@@ -58,7 +58,7 @@ def word_differences(baseline: str, system: str) -> tuple[list[Segment], list[Se
     the same other segment surround them. Swapping the texts swaps the lists, and `removed` with `added`.
     """
     left, right = list(_pattern().finditer(baseline)), list(_pattern().finditer(system))
-    pairs = align_words([found[0] for found in left], [found[0] for found in right])
+    pairs = align_words([match[0] for match in left], [match[0] for match in right])
     left_marks: list[tuple[int, int, Kind]] = []
     right_marks: list[tuple[int, int, Kind]] = []
     i = j = 0
@@ -76,7 +76,7 @@ def align_words(first: Sequence[str], second: Sequence[str]) -> list[tuple[int, 
     """Pairs (place in first, place in second) of equal words: as many as can be paired without crossing.
 
     That is the alignment of least edit distance where a word can be inserted or deleted. Where several are as good,
-    words at the start are paired first, then, from the end, words that stand equally far from it. The order of the two
+    words at the start are paired first, then, from the end, words equally far from it. The order of the two
     does not matter.
     """
     if list(second) < list(first):  # else what is chosen among equals would depend on which text comes first
@@ -138,9 +138,7 @@ def _pattern() -> re.Pattern[str]:
         chr(code) for codes in _WITH_MARKS for code in codes if unicodedata.category(chr(code)).startswith("M")
     )
     letter = rf"[^\W{UNSPACED}]"
-    joined = (
-        rf"(?![\x00-\xac])[{marks}{_JOINERS}]+"  # after most words stands no mark: five times faster with the guard
-    )
+    joined = rf"(?![\x00-\xac])[{marks}{_JOINERS}]+"  # most words have no mark: five times faster with the guard
     run = f"{letter}+(?:{joined}{letter}*)*"
     inside = r"(?:['’]|(?<=\d)[.,](?=\d))"
     return re.compile(rf"{run}(?:{inside}{run})*|[^\s{_LAYOUT}](?:{joined})?")
