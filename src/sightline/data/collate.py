@@ -21,6 +21,7 @@ from torch import Tensor
 
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.recipe import Recipe
+from sightline.registry import entries
 from sightline.text.tokenizer import END, PAD, START
 
 Ids = Sequence[np.ndarray]
@@ -114,16 +115,10 @@ def language_model_ids(sources: Ids, targets: Ids) -> ExampleIds:
 
 
 def collate_fn(recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
-    """The function that makes model inputs and labels of a recipe's sources and targets."""
+    """The function that makes model inputs and labels of a recipe's sources and targets: its task's `collate`."""
     spec = recipe.task_spec
-    if spec.maps_text:
-        return seq2seq_ids if recipe.model.encoder is not None else decoder_only_ids
-    if spec.fills_gaps:
-        return masked_lm_ids
-    if spec.labels == "one":
-        assert recipe.model.pooling is not None
-        return class_token_ids if recipe.model.pooling.kind == "class" else classification_ids
-    return tagging_ids if spec.labels == "words" else language_model_ids
+    collate: Callable[[Ids, Ids], ExampleIds] = entries("task")[spec.variant or spec.name].load().collate(recipe)
+    return collate
 
 
 class AlignmentTargets(NamedTuple):

@@ -54,13 +54,14 @@ class Greedy(Search):
         self.total = self.total + value.view(-1, self.width).masked_fill(self.over, 0.0)
         self.latest = word.view(-1, self.width, 1)
         chosen = self.latest[:, :, 0].masked_fill(self.over, PAD)
+        reached = self.at_limit()
         self.time += 1
         self.tokens[:, :, self.time] = chosen
         if self.listened:
             self._report(chosen)
         self.over = self.over | (chosen == END)
         done: Tensor = self.over.all(1)
-        return done
+        return done if reached is None else done | reached  # also where scores are NaN
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """(B·W, 1) the score of each next token, and the token: the best one, or the one that is drawn."""

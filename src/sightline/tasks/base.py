@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
+from sightline.data.collate import ExampleIds, Ids
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.engine import decode
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, model_limits
@@ -102,6 +103,11 @@ class Task:
     lengths: TargetLengths | None = None  # of the training text, from which limits of outputs are derived
     unit: ClassVar[str] = "line"  # what errors call a text of the input
     loss: ClassVar[Callable[..., Loss]] = staticmethod(batch_loss)  # of a training batch: see tasks/losses.py
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        """The function that makes model inputs and labels of sources and targets (see data/collate.py)."""
+        raise NotImplementedError
 
     def longest_source(self) -> int | None:
         """The most tokens a source may have, where the model has a limit."""

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from sightline.data.collate import collate_fn, padded_batch
+from sightline.data.collate import ExampleIds, Ids, class_token_ids, classification_ids, padded_batch
 from sightline.decoding.request import Request, length_batches
+from sightline.recipe import Recipe
 from sightline.tasks.base import Prediction, Score, Task, tokens_at_once
 from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import label_id
@@ -18,6 +19,11 @@ Probabilities = dict[str, float]  # of each label, likeliest first
 
 class ClassificationTask(Task):
     """The label of each text; with n-best, the likeliest labels. A text without tokens has an empty output."""
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        assert recipe.model.pooling is not None
+        return class_token_ids if recipe.model.pooling.kind == "class" else classification_ids
 
     def predict(
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
@@ -67,12 +73,12 @@ class ClassificationTask(Task):
         if self.members:
             every = [each._logs(sources, tokens) for each in self.members if isinstance(each, ClassificationTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
-        show = collate_fn(self.recipe)
+        collate = self.collate(self.recipe)
         found: list[np.ndarray] = [np.empty(0)] * len(sources)
         lengths = [len(source) + 2 for source in sources]
         for indices in length_batches(lengths, tokens):
             taken = [sources[index] for index in indices]
-            batch = padded_batch(show(taken, [np.ones_like(source) for source in taken]), np.asarray(indices))
+            batch = padded_batch(collate(taken, [np.ones_like(source) for source in taken]), np.asarray(indices))
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout)

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sightline.data.collate import ExampleIds, Ids, language_model_ids
 from sightline.decoding.request import Hypothesis, Request
 from sightline.decoding.scoring import token_losses
 from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
-from sightline.recipe import Decoding
+from sightline.recipe import Decoding, Recipe
 from sightline.recipe.data import PlainSource
 from sightline.recipe.recipe import carries
 from sightline.tasks.base import Prediction, Score, Task, as_predictions
@@ -26,6 +27,10 @@ class LanguageModelTask(Task):
 
     An empty text has an empty output, as in every task; `continuations` and `stream` begin from nothing, too.
     """
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        return language_model_ids
 
     def longest_source(self) -> int | None:
         longest = super().longest_source()

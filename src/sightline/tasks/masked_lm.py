@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from sightline.data.collate import collate_fn, padded_batch
+from sightline.data.collate import ExampleIds, Ids, masked_lm_ids, padded_batch
 from sightline.decoding.request import Request, length_batches
+from sightline.recipe import Recipe
 from sightline.recipe.data import MASK
 from sightline.tasks.base import Prediction, Task, tokens_at_once
 from sightline.text.infilling import MASK_TEXT, encode_masked
@@ -20,6 +21,10 @@ class MaskedLMTask(Task):
 
     Gaps are guessed each for itself, so what p of several is, is their product.
     """
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        return masked_lm_ids
 
     def longest_source(self) -> int | None:
         longest = super().longest_source()
@@ -69,14 +74,13 @@ class MaskedLMTask(Task):
         if self.members:
             every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, MaskedLMTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
-        show = collate_fn(self.recipe)
         found = [np.empty((0, 1), np.float32)] * len(sources)
         asked = [number for number, places in enumerate(gaps) if places]
         for group in length_batches([len(sources[number]) + 2 for number in asked], tokens):
             numbers = [asked[index] for index in group]
             read = [np.asarray(sources[number], np.int64) for number in numbers]
             wanted = [np.where(ids == self._mark, ids, PAD) for ids in read]
-            batch = padded_batch(show(read, wanted), np.arange(len(read)))
+            batch = padded_batch(masked_lm_ids(read, wanted), np.arange(len(read)))
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout, batch.decoder_input)  # (gaps of all, D)

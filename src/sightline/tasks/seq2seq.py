@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
+from sightline.data.collate import ExampleIds, Ids, decoder_only_ids, seq2seq_ids
 from sightline.decoding.request import Hypothesis, Request
 from sightline.decoding.scoring import log_probabilities
 from sightline.decoding.unknown_words import FILE, replace_unknown
-from sightline.recipe import Decoding
+from sightline.recipe import Decoding, Recipe
 from sightline.recipe.conflicts import check_copied_words, copies_words
 from sightline.recipe.recipe import check_replacing
 from sightline.tasks.base import Prediction, Score, Task, as_predictions, one_line
@@ -32,6 +33,10 @@ def check_written(task: Task, outputs: Sequence[Sequence[int]], *, first: int, w
 
 class Seq2SeqTask(Task):
     """The target of each source. An empty text gives one empty output."""
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        return seq2seq_ids if recipe.model.encoder is not None else decoder_only_ids
 
     def predict(
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None

@@ -7,7 +7,9 @@ from itertools import accumulate
 
 import numpy as np
 
+from sightline.data.collate import ExampleIds, Ids, tagging_ids
 from sightline.decoding.request import Request
+from sightline.recipe import Recipe
 from sightline.tasks.base import Prediction, Score, tokens_at_once
 from sightline.tasks.classification import ClassificationTask, Probabilities, refuse_constraints
 from sightline.terminal import plural
@@ -19,6 +21,10 @@ class TaggingTask(ClassificationTask):
     """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
 
     unit = "sentence"  # which in a tagged file has a line for each word
+
+    @classmethod
+    def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
+        return tagging_ids
 
     def predict(
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
