@@ -313,7 +313,7 @@ def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, mo
         asked.append((requests[0].marks, options.sample.seed))
         return [[SimpleNamespace(tokens=[5]), SimpleNamespace(tokens=[6])]]
 
-    monkeypatch.setattr("sightline.training.reward.generate", listed)
+    monkeypatch.setattr("sightline.training.reward.decode", listed)
     recipe = Recipe.model_validate({**a_recipe(reward=REWARD, stopping={"monitor": "reward"}), "seed": 7})
     vocabulary: Any = SimpleNamespace(target=SimpleNamespace(marks=dict.fromkeys(range(2))))
     assert expected_reward(run.model, recipe, vocabulary, [[5]], [[5]], CPU) == 0.5
