@@ -4,82 +4,49 @@ from __future__ import annotations
 
 import os
 import pickle
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
 from sightline.data.locate import data_folder, load_run_recipe
 from sightline.data.sources import Example, line_limit, read
 from sightline.data.target_lengths import TargetLengths
-from sightline.decoding.ensemble import Ensemble, Mean, check_alike
+from sightline.decoding.ensemble import Mean, check_alike
 from sightline.decoding.request import Phrases, Request
-from sightline.decoding.scoring import attention_to_source, stream_losses
+from sightline.decoding.scoring import attention_to_source
 from sightline.decoding.unknown_words import read_dictionary
 from sightline.evaluation.labels import Confusion, count_unknown_labels
-from sightline.evaluation.masked_lm import DenoisingScores, measure_denoising, score_denoising
+from sightline.evaluation.likelihood import ModelScores
 from sightline.evaluation.measurement import Measurement
 from sightline.evaluation.metrics import measure, needs_outputs
-from sightline.evaluation.perplexity import TextLikelihood, measure_perplexity, measure_text, text_likelihood
 from sightline.evaluation.test_set import Report, TestSet
-from sightline.layers.adapters import merge_adapters
-from sightline.layers.devices import choose_device, keep_freed_memory
-from sightline.layers.kernels import product_type
-from sightline.layers.linear import pack
-from sightline.models.build import build_for_loading
-from sightline.models.ngram import CountedModel, NgramError, NgramModel
+from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
-from sightline.models.weights import load_parameters, load_weights
 from sightline.progress import Progress
 from sightline.recipe import Decoding, MetricName, Recipe
-from sightline.recipe.recipe import carries, check_replacing, without_adapters
+from sightline.recipe.recipe import check_replacing
 from sightline.recipe.tasks import suits
-from sightline.run_folder import (
-    RunError,
-    read_config,
-    require_file,
-    saved_progress,
-    stopped_before_validation,
-    verified_later,
-)
+from sightline.run_folder import read_config
 from sightline.tasks.base import Incomplete, Prediction, Score, Task, build_task
 from sightline.tasks.classification import ClassificationTask, Probabilities
 from sightline.tasks.language_model import LanguageModelTask
-from sightline.tasks.seq2seq import Seq2SeqTask
-from sightline.tasks.tagging import TaggingTask
-from sightline.text.tokenizer import END, SPECIALS
-from sightline.text.vocabulary import Vocabulary, with_preprocessing
+from sightline.tasks.load import NeverValidated, UnevenSources, ensemble_task, load_task
+from sightline.text.tokenizer import SPECIALS
+from sightline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from sightline.inspection.alignment import Alignment
     from sightline.inspection.embeddings import Layer, Pooling, TextVectors, Vectors
     from sightline.inspection.trace import Trace
-from typing import Protocol
+
+__all__ = ["NeverValidated", "Run", "UnevenSources"]
 
 _END = "</s>"  # how the end mark is shown beside the tokens of a sentence
 # what a run has only once it is loaded
-_LOADED = frozenset(("recipe", "vocabulary", "model", "device", "task", "members", "precision", "_heard", "_repaired"))
-
-
-class UnevenSources(UserWarning):
-    """The training sources of a run treat their texts differently, so it is not known what to do to a new one."""
-
-
-class NeverValidated(UserWarning):
-    """A run was interrupted before its first validation: nothing is known of how good its weights are."""
-
-    def __init__(self, run: Path) -> None:
-        saved = saved_progress(run)
-        step = "" if saved is None else f" at step {saved.get('step', 0):,}"
-        super().__init__(
-            f"the training of {run} was interrupted{step}, before its first validation, so its outputs may be useless; "
-            f"continue it with: sightline train {run} --resume"
-        )
+_LOADED = frozenset(("recipe", "vocabulary", "model", "device", "task", "members", "precision", "scores"))
 
 
 class Run:
@@ -98,12 +65,13 @@ class Run:
         device: torch.device,
         lengths: TargetLengths | None = None,
     ):
-        self.folder, self.recipe, self.vocabulary, self.model, self.device = folder, recipe, vocabulary, model, device
-        self.task: Task = build_task(recipe, vocabulary, model, device, read_dictionary(folder), lengths)
-        self.members: list[Run] = []  # of an ensemble
-        self.precision = "float32"  # of its matrix products, or bf16
-        self._heard: tuple[TestSet, TextLikelihood] | None = None  # of the last text, for all its metrics
-        self._repaired: tuple[TestSet, DenoisingScores] | None = None  # the same of spoilt text
+        self.folder = folder
+        self._use(build_task(recipe, vocabulary, model, device, read_dictionary(folder), lengths))
+
+    def _use(self, task: Task, members: Sequence[Run] = (), precision: str = "float32") -> None:
+        self.task, self.members, self.precision = task, list(members), precision
+        self.recipe, self.vocabulary, self.model, self.device = task.recipe, task.vocabulary, task.model, task.device
+        self.scores = ModelScores(task)
 
     @staticmethod
     def lazy(folder: str | os.PathLike[str], *, device: str = "auto", precision: str = "float32") -> Run:
@@ -192,40 +160,10 @@ class Run:
         With `precision="bf16"` its matrix products are taken in bfloat16, on CPUs that have such: faster, and a word
         in some sentences differs.
         """
-        run = Path(folder)
-        config = read_config(run)
-        if (baseline := config.get("baseline")) is not None:
-            raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
-        require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
-        recipe = load_run_recipe(run)
-        vocabulary = with_preprocessing(recipe, Vocabulary.load(run, recipe.task_spec.labels))
-        weights = require_file(run, "model.safetensors", f"finish its training with: sightline train {run} --resume")
-        chosen = choose_device(device)
-        rounding = product_type(precision, chosen)
-        verified = verified_later(run)  # while the model is built
-        model = build_for_loading(recipe, vocabulary)
-        try:
-            if isinstance(model, CountedModel):
-                model.counts = NgramModel.load(weights)
-            else:
-                load_parameters(model, load_weights(weights))
-                merge_adapters(model)  # whoever uses a model need not know of them
-        except (SafetensorError, NgramError) as error:
-            verified.result()  # says more, where there is a manifest
-            raise RunError(f"{weights} is damaged ({error}); copy it again, or resume the training") from error
-        finally:
-            verified.result()
-        model = model.to(chosen).eval()
-        if chosen.type == "cpu":
-            keep_freed_memory()
-        pack(model, rounding)
-        if (uneven := recipe.data.uneven_spelling()) is not None:
-            warnings.warn(UnevenSources(f"{run}: {uneven}"), stacklevel=2)
-        if stopped_before_validation(run):
-            warnings.warn(NeverValidated(run), stacklevel=2)
-        loaded = Run(run, without_adapters(recipe), vocabulary, model, chosen, TargetLengths.load(config))
-        loaded.precision = precision
-        return loaded
+        run = Run.__new__(Run)
+        run.folder = Path(folder)
+        run._use(load_task(run.folder, device, precision), precision=precision)
+        return run
 
     @staticmethod
     def ensemble(
@@ -246,17 +184,12 @@ class Run:
         members = [
             each if isinstance(each, Run) else Run.load(each, device=device, precision=precision) for each in runs
         ]
-        first, device_ = members[0], members[0].device
         for other in members[1:]:
-            check_alike(first, other)
-        model = Ensemble([each.task.search_model for each in members], weights=weights, mean=mean).eval()
-        together = Run(first.folder, first.recipe, first.vocabulary, model, device_)
-        together.members = members
-        together.precision = next((each.precision for each in members if each.precision != "float32"), "float32")
-        parts = tuple(each.task for each in members)
-        dictionary = next((each.dictionary for each in parts if each.dictionary is not None), None)
-        lengths = TargetLengths.union(each.lengths for each in parts)
-        together.task = replace(together.task, members=parts, dictionary=dictionary, lengths=lengths)
+            check_alike(members[0], other)
+        together = Run.__new__(Run)
+        together.folder = members[0].folder
+        rounded = next((each.precision for each in members if each.precision != "float32"), "float32")
+        together._use(ensemble_task([each.task for each in members], weights, mean), members, rounded)
         return together
 
     # --- predicting -----------------------------------------------------------------------------------------------
@@ -457,8 +390,6 @@ class Run:
         """The probability of every label, likeliest first: for each text a dictionary (classifiers), or for each text a
         list with a dictionary for each of its words (taggers)."""
         check_texts("probabilities", texts)
-        if isinstance(self.task, TaggingTask):
-            return self.task.word_probabilities(texts)
         if isinstance(self.task, ClassificationTask):
             return self.task.probabilities(texts)
         remedy = "predict_nbest(texts) gives each output its log-probability"
@@ -510,14 +441,7 @@ class Run:
                 progress(f"scoring {test.name} by {name}", number, len(section.metrics))
             measured = self.measure(name, test, outputs, lowercase=section.lowercase)
             scores.append(measured.score(bootstrap=section.bootstrap))
-        count, unknown = None, 0
-        if self.recipe.task_spec.continues_text:
-            heard = self._listened(test)
-            count, unknown = len(heard.stream), heard.unknown
-        if self.recipe.data.noise is not None:
-            count = int(self._mended(test).labels.sum())
-        elif isinstance(self.task, Seq2SeqTask) and "perplexity" in section.metrics:
-            unknown = sum(len(self.task.unknown_in(target, source)) for source, target in test.source_reference_pairs())
+        count, unknown = self.scores.tokens(test)
         return Report(
             on=test.name,
             sentences=len(test.sources),
@@ -572,64 +496,19 @@ class Run:
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
         self.check_metric(metric)
-        if self.recipe.task_spec.continues_text:
-            return measure_text(metric, self._listened(test))
-        if self.recipe.data.noise is not None:
-            return measure_denoising(metric, self._mended(test), self.recipe)
-        if metric == "perplexity":
-            return self._perplexity(test)
+        if self.recipe.of_text or metric == "perplexity":
+            return self.scores.measure(metric, test)
         return measure(
             metric, outputs, test.references, test.sources, lowercase=lowercase, section=self.recipe.evaluation
         )
-
-    def _perplexity(self, test: TestSet) -> Measurement:
-        """By what the model thinks of every reference, each beside its source."""
-        assert isinstance(self.task, Seq2SeqTask)  # models of text and menders are measured otherwise
-        pairs = test.source_reference_pairs()
-        scored = self.task.score_outputs([source for source, _ in pairs], [target for _, target in pairs])
-        losses = np.array([-output.score for (output,) in scored])
-        tokens = [len(output.tokens) + 1 for (output,) in scored]
-        return measure_perplexity(losses, tokens, copied=self.recipe.copies_unknown)
-
-    def _mended(self, test: TestSet) -> DenoisingScores:
-        if isinstance(self.model, Ensemble):
-            raise ValueError("ensembles do not support masked-LM or denoising evaluation; evaluate one run")
-        if self._repaired is None or self._repaired[0] is not test:
-            texts = [document for documents in test.references for document in documents]
-            stream = np.concatenate([[*ids, END] for ids in self.vocabulary.target.encode_many(texts)])
-            found = score_denoising(self.model, self.recipe, self.vocabulary, stream, self.device)
-            self._repaired = (test, found)
-        return self._repaired[1]
-
-    def _listened(self, test: TestSet) -> TextLikelihood:
-        if self._heard is None or self._heard[0] is not test:
-            texts = [document for documents in test.references for document in documents]
-            self._heard = (test, text_likelihood(texts, self.vocabulary.target, self.text_losses))
-        return self._heard[1]
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""
         if not self.recipe.task_spec.continues_text:
             remedy = "use evaluate(test_set)" if self.recipe.task_spec.fills_gaps else "use score(texts, targets)"
             raise wrong_task(self, "text_losses", "language-model", remedy)
-        if isinstance(self.model, Ensemble):
-            if self.model.mean == "logs":
-                raise ValueError("a text is measured by the mean of probabilities; make the ensemble with that mean")
-            pairs = zip(self.members, self.model.weights, strict=True)
-            mean: np.ndarray = np.logaddexp.reduce([np.log(w) - run.text_losses(stream) for run, w in pairs], axis=0)
-            return -mean
-        if isinstance(self.model, CountedModel):
-            documents = np.split(stream, np.flatnonzero(stream == END) + 1)[:-1]
-            return -np.concatenate(self.model.trained.log_probabilities([each[:-1] for each in documents]))
-        context = self.recipe.training.batches.context
-        return stream_losses(
-            self.model,
-            stream,
-            context=context,
-            stride=max(1, context // 2),
-            carry=carries(self.recipe),
-            device=self.device,
-        )
+        assert isinstance(self.task, LanguageModelTask)
+        return self.task.text_losses(stream)
 
 
 def _architecture(recipe: Recipe) -> str:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from sightline.data.collate import ExampleIds, Ids, language_model_ids
 from sightline.decoding.request import Hypothesis, Request
-from sightline.decoding.scoring import token_losses
+from sightline.decoding.scoring import stream_losses, token_losses
 from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
@@ -97,6 +98,28 @@ class LanguageModelTask(Task):
         losses = token_losses(self.search_model, [[] for _ in ids], ids, device=self.device)
         own = [each[: len(tokens)] if self._whole else each for each, tokens in zip(losses, ids, strict=True)]
         return [Score(-float(each.sum()), len(each)) for each in own]
+
+    def text_losses(self, stream: np.ndarray) -> np.ndarray:
+        """−log p of each token of a text (ids with end marks)."""
+        if self.members:
+            if self.model.mean == "logs":
+                raise ValueError("a text is measured by the mean of probabilities; make the ensemble with that mean")
+            pairs = zip(self.members, self.model.weights, strict=True)
+            losses = [np.log(w) - task.text_losses(stream) for task, w in pairs if isinstance(task, LanguageModelTask)]
+            mean: np.ndarray = np.logaddexp.reduce(losses, axis=0)
+            return -mean
+        if isinstance(self.model, CountedModel):
+            documents = np.split(stream, np.flatnonzero(stream == END) + 1)[:-1]
+            return -np.concatenate(self.model.trained.log_probabilities([each[:-1] for each in documents]))
+        context = self.recipe.training.batches.context
+        return stream_losses(
+            self.model,
+            stream,
+            context=context,
+            stride=max(1, context // 2),
+            carry=carries(self.recipe),
+            device=self.device,
+        )
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
         """Go on after one text and hand over what is new as soon as it is known, the text itself first.

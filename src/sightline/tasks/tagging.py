@@ -51,7 +51,7 @@ class TaggingTask(ClassificationTask):
             found[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
         return found
 
-    def word_probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:
+    def probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:  # type: ignore[override]
         """The probability of every label, for each word of each text."""
         return [[self._named(word) for word in own] for own in self._text_logs(texts, self._tokens)]
 
