@@ -1,4 +1,4 @@
-"""Attribution on models whose right answer is known, and the axioms on models of every kind."""
+"""Attribution: completeness, agreement of methods, words, figures."""
 
 from __future__ import annotations
 
@@ -253,3 +253,19 @@ def test_an_attribution_is_drawn_in_any_script(tmp_path: Path, suffix: str) -> N
         draw_attribution(
             Attribution("x", [], *[np.zeros(0), [], np.zeros((0, 0))], [], np.zeros((0, 0))), tmp_path / "a.png"
         )
+
+
+@pytest.mark.parametrize(
+    ("values", "written"),
+    [
+        ([-0.03, -0.02, -0.16], ["−0.03", "−0.02", "−0.16"]),
+        ([30.12, -8.04, 1.0], ["30.1", "−8.0"]),
+        ([240.4, -31.2, 5.0], ["240", "−31"]),
+    ],
+)
+def test_numbers_have_the_digits_that_they_need(tmp_path: Path, values: list[float], written: list[str]) -> None:
+    source, none = ["good", "movie", "</s>"], np.zeros((1, 0))
+    found = Attribution("occlusion", ["0"], np.zeros(1), source, np.array([values]), [], none)
+    draw_attribution(found, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert [f"<!-- {number} -->" in drawn for number in written] == [True] * len(written)

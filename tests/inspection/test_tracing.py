@@ -1,4 +1,4 @@
-"""`run.trace`: every task, the real output, nothing changed by looking."""
+"""`run.trace` for every task, and what narrows its views."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ import task_runs
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.arithmetic import recompute
 from sightline.inspection.numpy_script import export_script
-from sightline.inspection.trace import Trace
+from sightline.inspection.trace import Trace, layer_of
 from sightline.inspection.tracing import _unknown_shown
+from sightline.inspection.views import Subject, look
+from sightline.inspection.walkthrough import Walkthrough
 from sightline.layers.layout import Padded
 from sightline.recipe.data import WordTokenizer
 from sightline.recipe.tasks import task_spec
@@ -83,7 +85,7 @@ def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, s
     run, text = asked
     trace = run.trace(text)
     excluded = (
-        "The first 4 logits are those of <pad>, <unk>, <s>, </s>, which are no answers: the softmax leaves them out."
+        "The first 4 logits are those of <pad>, <unk>, <s>, </s>, which are no labels: the softmax leaves them out."
     )
     labels = run.recipe.task_spec.labels != "none"
     assert [step.note for step in trace.records if step.note] == ([excluded] if labels else [])
@@ -102,7 +104,7 @@ def test_recording_changes_no_output_and_traces_that_output(asked: tuple[Run, st
     assert before.score == after.score
     assert trace.about["forced"] is False
     writes = run.recipe.task in ("seq2seq", "language-model")
-    told = "own output was decoded first" if writes else "own answer was taken first"
+    told = "The output was decoded first" if writes else "The labels were predicted first"
     assert told in trace.about["notes"][0]
     assert before.text.endswith(trace.about["output"].strip())
 
@@ -214,3 +216,69 @@ def test_a_trace_of_a_run_survives_the_disk(runs: dict[str, Run], tmp_path: Path
     back = Trace.load(tmp_path / "saved")
     assert back.about["output"].split()[0] in task_runs.TAGS.values()
     assert np.allclose(recompute(back)["logits"], back["logits"], atol=1e-5)
+
+
+TEXT, TARGET = "Zwei Männer", " spielen"
+
+
+@pytest.mark.parametrize("name", ["decoder-only", "language-model"])
+def test_tokens_shows_the_output_and_not_the_text_before_it(name: str) -> None:
+    run = untrained(name)
+    trace = run.trace(TEXT, TARGET)
+    choices = look("tokens", Subject(run, TEXT, TARGET)).record()
+    tokens = run.vocabulary.target.encode
+    written = [*tokens(TARGET), END] if name == "decoder-only" else tokens(TEXT + TARGET)[len(tokens(TEXT)) :]
+    assert [choice["token"] for choice in choices] == run.vocabulary.target.pieces(written)
+    assert [choice["place"] for choice in choices] == list(range(len(choices)))
+    assert len(choices) < trace["labels"].numel()
+    assert sum(choice["loss"] for choice in choices) / len(choices) == pytest.approx(trace.about["loss"], rel=1e-5)
+    assert look("tokens", Subject(run, TEXT, TARGET, step=1)).record() == [choices[1]]
+
+
+@pytest.mark.parametrize("name", ["decoder-only", "language-model"])
+def test_a_walk_narrowed_to_a_step_shows_that_token_of_the_output(name: str) -> None:
+    run = untrained(name)
+    trace = run.trace(TEXT, TARGET)
+    choices = look("tokens", Subject(run, TEXT, TARGET)).record()
+    (shown,) = [each for each in Walkthrough(trace).focus(step=1).records() if each.record.name == "losses"]
+    assert shown.tensor.tolist() == [[pytest.approx(choices[1]["loss"])]]
+    assert shown.columns == [trace.about["target_tokens"][-len(choices) :][1]]
+    with pytest.raises(ValueError, match=f"steps are counted from 0 and there are {len(choices)}"):
+        Walkthrough(trace).focus(step=len(choices))
+
+
+def test_a_target_that_changes_the_tokens_before_it_is_refused() -> None:
+    run = untrained("language-model")
+    tokens = run.vocabulary.target.encode
+    border = next(k for k in range(1, len(TEXT)) if tokens(TEXT)[: len(tokens(TEXT[:k]))] != tokens(TEXT[:k]))
+    with pytest.raises(ValueError, match=r"changes how the text before it .* is cut into tokens"):
+        run.trace(TEXT[:border], TEXT[border:])
+
+
+@pytest.mark.parametrize("name", ["transformer", "convolutional", "recurrent"])
+def test_steps_of_a_layer_are_those_of_the_walk(name: str) -> None:
+    run = untrained(name)
+    found = [each["name"] for each in look("steps", Subject(run, TEXT, layer=0)).record()["steps"]]
+    assert found == [step.key for step in run.trace(TEXT) if layer_of(step.name) == 0]
+    with pytest.raises(ValueError, match=r"there is no layer 9; there are \[0"):
+        look("steps", Subject(run, TEXT, layer=9))
+
+
+def test_a_narrowed_walk_is_written_as_narrowly_as_it_is_shown() -> None:
+    subject = Subject(untrained("transformer"), TEXT, layer=1, head=0, step=1)
+    steps = look("walk", subject).record()["steps"]
+    assert steps and all("layers.1." in step["name"] for step in steps)
+    (weights,) = [step for step in steps if step["name"].endswith("cross_attention.weights")]
+    assert weights["values"] == subject.trace["decoder.1.cross_attention.weights"][:, 0, 1:2].tolist()
+
+
+def test_a_search_for_a_given_output_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"--target a: --view beam shows a search, which needs none"):
+        look("beam", Subject(untrained("transformer"), TEXT, "a"))
+
+
+def test_what_is_not_there_is_answered_with_what_is() -> None:
+    with pytest.raises(ValueError, match=r"--layer 9: there are no experts in that layer; .* in encoder\.layers\."):
+        look("experts", Subject(untrained("experts"), TEXT, layer=9))
+    with pytest.raises(ValueError, match=r"--layer 9: there is no such head; there is decoder\.attention\.0$"):
+        look("heads", Subject(untrained("recurrent"), TEXT, layer=9))

@@ -226,5 +226,5 @@ def test_logits_of_specials_are_named_and_left_out_in_words() -> None:
     assert list(logits.columns or ())[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
     assert len(logits.columns or ()) == 4 + len(probabilities.columns or ())
     assert probabilities.record.formula == "softmax(logits[4:])"
-    assert "which are no answers" in probabilities.record.note
-    assert any("which are no answers" in note for note in trace.about["notes"])
+    assert "which are no labels" in probabilities.record.note
+    assert any("which are no labels" in note for note in trace.about["notes"])

@@ -1,10 +1,10 @@
-"""What a head is good for: switch it off, and see what becomes of the output.
+"""Ablation of attention heads: switch heads off, and measure what happens to the output.
 
     with ablated(run.model, ["decoder.layers.3.cross.7"]):
         run.predict([text])
 
-A head is switched off by setting its context (what its weights made of the values) to zero at its tap, so the output
-projection gets nothing from it (Michel et al. 2019, §2.3, with the mask ξ = 0). Nothing is learned anew.
+A head is switched off by setting its context to zero at its tap, so the output projection gets nothing from it (Michel
+et al. 2019, §2.3, with the mask ξ = 0). Nothing is retrained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Measure = Callable[[], float]  # a corpus metric of the run as it is then: `lamb
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """What changes when these heads are silent: negative log-probabilities and scores mean that they were needed."""
+    """What changes without these heads: negative values mean that they were needed."""
 
     heads: tuple[str, ...]
     log_probability: float  # Σ log p(output) without them, minus with them; nats
@@ -41,21 +41,21 @@ class AblationEffect:
 
 @contextmanager
 def ablated(model: Any, heads: Sequence[str]) -> Iterator[None]:
-    """Inside the block these heads say nothing."""
-    silent: dict[str, list[int]] = {}
+    """Inside the block these heads are switched off."""
+    ablated_heads: dict[str, list[int]] = {}
     for name in heads:
         path, number = find_head(model, name)
-        silent.setdefault(path, []).append(number)
+        ablated_heads.setdefault(path, []).append(number)
 
-    def hear(tapped: Tapped) -> Tensor | None:
+    def zero(tapped: Tapped) -> Tensor | None:
         path, _, point = tapped.name.rpartition(".")
         if point != "context":
             return None
         context = tapped.tensor.clone()  # (B, H, T, K)
-        context[:, silent[path]] = 0.0
+        context[:, ablated_heads[path]] = 0.0
         return context
 
-    with on_taps(model, hear, tuple(silent)):
+    with on_taps(model, zero, tuple(ablated_heads)):
         yield
 
 
@@ -69,8 +69,8 @@ def ablate(
 ) -> AblationEffect:
     """The effect of switching all these heads off at once.
 
-    On log p of the outputs for `texts` (the model's own as it is whole, or `targets`), and on a corpus metric, if
-    `measure` says how to take one.
+    On log p of the outputs for `texts` (those of the whole model, or `targets`), and on a corpus metric, if there is
+    a `measure`.
     """
     return _effects(run, [tuple(heads)], texts, targets, measure)[0]
 
@@ -83,7 +83,7 @@ def ablate_each(
     heads: Sequence[str] | None = None,
     measure: Measure | None = None,
 ) -> list[AblationEffect]:
-    """The effect of each head alone (of all there are, if none are named), the most needed first."""
+    """The effect of each head alone (all heads, if none are named), the most needed first."""
     names = head_names(run.model) if heads is None else list(heads)
     found = _effects(run, [(name,) for name in names], texts, targets, measure)
     return sorted(found, key=lambda effect: effect.log_probability)
@@ -123,7 +123,7 @@ def _effects(
 def _pairs(
     run: LoadedRun, texts: Sequence[str], targets: Sequence[str] | None
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Ids of what is read and what is written. (A language model reads nothing and writes the texts.)"""
+    """Ids of sources and outputs. (A language model has no source; its texts are the outputs.)"""
     if run.recipe.task_spec.continues_text:
         return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
     sources = run.encode_sources(texts)
@@ -133,7 +133,7 @@ def _pairs(
 
 
 def effects_table(effects: Sequence[AblationEffect], *, metric: str = "metric", title: str | None = None) -> Table:
-    """For a terminal, in the order given."""
+    """For a terminal, in the given order."""
     from rich import box
     from rich.table import Table
 

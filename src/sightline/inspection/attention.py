@@ -1,8 +1,8 @@
-"""The attention of all layers and heads of a model for one text: what each looks at, and what it is like.
+"""What each token attends to: heads and their measures, experts, receptive fields of convolutions.
 
     heads = trace_heads(run.trace("Ein Hund bellt."))
     rich.print(heads_table(heads))
-    draw_head_grid(heads, Path("heads.png"))  # pictures/heads.py
+    draw_head_grid(heads, Path("heads.png"))  # plots/heads.py
 
 All of it is read from a trace of one pass over the text and its output.
 """
@@ -41,7 +41,7 @@ Kind = Literal["encoder", "decoder", "cross"]
 
 
 class LoadedRun(Protocol):
-    """What is looked into here; `sightline.run.Run` is one (it stands above this)."""
+    """What inspection needs of a run; `sightline.run.Run` is one."""
 
     folder: Path
     recipe: Recipe
@@ -72,7 +72,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """As `ablated` wants it: `decoder.layers.3.cross.7`."""
+        """As `ablated` takes it: `decoder.layers.3.cross.7`."""
         return f"{self.path}.{self.number}"
 
     @cached_property
@@ -137,7 +137,7 @@ def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def attentions(model: Any) -> dict[str, int]:
-    """The paths of everything in a model that attends, with the number of its heads; in the model's order."""
+    """The paths of all attention modules with the number of their heads, in the order of the model."""
     modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
     return {
         path: int(getattr(module, "heads", 1))
@@ -147,7 +147,7 @@ def attentions(model: Any) -> dict[str, int]:
 
 
 def head_names(model: Any) -> list[str]:
-    """Every head of a model, by its full name."""
+    """The full names of all heads."""
     return [f"{path}.{number}" for path, count in attentions(model).items() for number in range(count)]
 
 
@@ -158,14 +158,14 @@ def find_head(model: Any, name: str) -> tuple[str, int]:
     if full is None:
         place = short_name(name).rpartition(".")[0]
         have = [each for short, each in known.items() if short.rpartition(".")[0] == place] or list(known.values())
-        shown = f"{have[0]} … {have[-1]}" if have else "none: nothing in it attends"
+        shown = f"{have[0]} … {have[-1]}" if have else "none: it has no attention"
         raise ValueError(f"this model has no head {name!r}; it has {shown}")
     path, _, number = full.rpartition(".")
     return path, int(number)
 
 
 def short_name(name: str) -> str:
-    """Without the parts that every name has."""
+    """Without the parts that all names share."""
     words = {"layers": None, "attentions": None, "attention": "self", "cross_attention": "cross"}
     parts = [words.get(part, part) for part in name.split(".")]
     return ".".join(part for part in parts if part is not None)
@@ -195,7 +195,7 @@ def heads_table(heads: Sequence[Head]) -> Table:
 
 @dataclass(frozen=True)
 class HeadMeasures:
-    """The four of one head; a measure that means nothing there (one key, one query) is nan."""
+    """The measures of one head; nan where a measure is undefined (one key, one query)."""
 
     entropy: float  # nats
     entropy_share: float  # of what even attention would have: 0 one key alone, 1 all alike
@@ -258,7 +258,7 @@ def measure_head(weights: NDArray[np.float32], *, causal: bool = False) -> HeadM
 
 @dataclass(frozen=True, eq=False)
 class ExpertRouting:
-    """One layer of experts over one text."""
+    """The gates of one layer of experts for one text."""
 
     path: str  # of the experts in the model
     tokens: list[str]
@@ -266,13 +266,13 @@ class ExpertRouting:
 
     @property
     def shares(self) -> NDArray[np.float32]:
-        """(E,) how much of the text each expert wrote: its gates, over the tokens."""
+        """(E,) the mean gate of each expert over the tokens."""
         result: NDArray[np.float32] = self.gates.mean(axis=0)
         return result
 
     @property
     def asked(self) -> list[int]:
-        """(E,) how many tokens were sent to each."""
+        """(E,) how many tokens were routed to each expert."""
         return [int(count) for count in (self.gates > 0).sum(axis=0)]
 
     def best(self, token: int) -> list[tuple[int, float]]:
@@ -288,7 +288,7 @@ class ExpertRouting:
 
 
 def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
-    """Every layer of experts in a trace, or one; none where the model has none."""
+    """Every layer of experts in a trace, or one layer."""
     by_path: dict[str, list[Record]] = {}
     for record in trace:
         if record.point == "gates" and (layer is None or record.layer == layer):
@@ -332,7 +332,7 @@ _CONVOLUTION = re.compile(r"^(encoder|decoder)\..*convolution\.output$")
 
 @dataclass(frozen=True)
 class ReceptiveField:
-    """One convolution: the places it sees, counted from its own, and those that reach it in all."""
+    """One convolution: the offsets it reads, and how far it reaches through all layers below."""
 
     path: str
     side: str  # encoder or decoder
@@ -342,7 +342,7 @@ class ReceptiveField:
 
 
 def receptive_fields(trace: Trace) -> list[ReceptiveField]:
-    """Every convolution of a trace, in order; none where there is none, or where no arithmetic was recorded."""
+    """The receptive field of every convolution of a trace with arithmetic, in order."""
     found: list[ReceptiveField] = []
     for record in trace:
         match = _CONVOLUTION.match(record.name)
@@ -367,7 +367,7 @@ def _offsets(trace: Trace, key: str) -> tuple[int, ...]:
 
 
 def first_seen(windows: list[ReceptiveField], length: int) -> NDArray[np.float64]:
-    """(T, T): the layer, from 1, at which each place (down) first sees each token (across); 0 where it never does."""
+    """(T, T): the layer, from 1, at which each position (down) first sees each token (across); 0 for never."""
     found = np.zeros((length, length))
     seen = np.eye(length, dtype=bool)
     for number, window in enumerate(windows, 1):

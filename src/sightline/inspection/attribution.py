@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sightline.data.collate import TrainingBatch
 from sightline.inspection.alignment import Alignment
-from sightline.inspection.gradients import at_rest
+from sightline.inspection.gradients import differentiable
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
 from sightline.plots.matrices import Numbers, row_shares
@@ -24,7 +24,7 @@ from sightline.text.word_pieces import word_groups
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """What each answer owes to each token, in nats of its log-probability."""
+    """The attribution of each output to each token, in nats of its log-probability."""
 
     method: str
     outputs: list[str]
@@ -47,7 +47,7 @@ class Attribution:
                 )
 
     def shares(self) -> tuple[Numbers, Numbers]:
-        """(A, S) and (A, T): the size of each as a share of all that the answer has."""
+        """(A, S) and (A, T): the absolute value of each as a share of the row."""
         both = row_shares(np.concatenate([self.from_source, self.from_target], axis=1))
         return both[:, : len(self.source)], both[:, len(self.source) :]
 
@@ -58,7 +58,7 @@ class Attribution:
         return Alignment(columns, self.outputs, np.concatenate(self.shares(), axis=1).astype(np.float32))
 
     def words(self) -> Attribution:
-        """The same for words: the log p of a word is the sum of its pieces', and so is what it owes, and to it."""
+        """The same for words: log p and attributions of a word are the sums over its pieces."""
         outputs, source, target = (word_groups(tokens) for tokens in (self.outputs, self.source, self.target))
 
         def summed(found: Numbers, columns: list[list[int]]) -> Numbers:
@@ -104,7 +104,7 @@ _TOKENS = 4_096  # of all rows of a forward pass together
 
 @dataclass(frozen=True)
 class AttributionInput:
-    """One example as a model takes it: the tokens it reads (S,), those it is given (T,), the answers wanted of it."""
+    """One example: source tokens (S,), decoder input (T,), and the labels that are attributed."""
 
     source: Tensor | None
     given: Tensor | None
@@ -112,7 +112,7 @@ class AttributionInput:
 
     @staticmethod
     def of(batch: TrainingBatch) -> AttributionInput:
-        """The one example of a padded batch."""
+        """The only example of a padded batch."""
         if len(batch.labels) != 1:
             raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.labels)}")
         source, given = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
@@ -131,21 +131,21 @@ class AttributionInput:
 
 @dataclass(frozen=True)
 class TokenNames:
-    """What the tokens and the answers are called."""
+    """The names of tokens and outputs."""
 
     source: Sequence[str]
     target: Sequence[str]
     outputs: Sequence[str]
 
     @staticmethod
-    def of(question: AttributionInput, vocabulary: Vocabulary, text: str | None = None) -> TokenNames:
+    def of(example: AttributionInput, vocabulary: Vocabulary, text: str | None = None) -> TokenNames:
         """By the pieces of the tokenizers; the labels of tokens beside these. Of a `text` what is unknown is shown."""
-        source = [] if question.source is None else vocabulary.source.pieces(question.source.tolist())
-        target = [] if question.given is None else vocabulary.target.pieces(question.given.tolist())
+        source = [] if example.source is None else vocabulary.source.pieces(example.source.tolist())
+        target = [] if example.given is None else vocabulary.target.pieces(example.given.tolist())
         if text is not None:
             source = vocabulary.source.show_unknown(source, text)
-        places = question.places.tolist()
-        outputs = vocabulary.target.pieces(question.wanted[question.places].tolist())
+        places = example.places.tolist()
+        outputs = vocabulary.target.pieces(example.wanted[example.places].tolist())
         if vocabulary.labels == "words":
             outputs = [f"{source[place]} {label}" for place, label in zip(places, outputs, strict=True)]
         return TokenNames(source, target, outputs)
@@ -168,14 +168,14 @@ def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> It
             handle.remove()
 
 
-def _log_probabilities(model: Any, question: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
+def _log_probabilities(model: Any, example: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
     """(R, A): log p of every answer, for R rows of tokens (R, S) and (R, T)."""
     layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, given)]
     features = model(sources, layouts[0], given, layouts[1])
-    features = features[:, None] if features.ndim == 2 else features[:, question.places]  # (R, A, D)
+    features = features[:, None] if features.ndim == 2 else features[:, example.places]  # (R, A, D)
     scores = model.logits(features)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-    wanted = question.wanted[question.places].expand(len(features), -1)
+    wanted = example.wanted[example.places].expand(len(features), -1)
     found: Tensor = scores.gather(-1, wanted[..., None])[..., 0]
     return found
 
@@ -184,19 +184,19 @@ def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
     return None if tokens is None else tokens.expand(count, -1)
 
 
-def _vectors(model: nn.Module, question: AttributionInput) -> list[Tensor]:
+def _vectors(model: nn.Module, example: AttributionInput) -> list[Tensor]:
     """The vectors that enter: (1, S, D) of the source, (1, T, D) of the target, as far as there are."""
     found: list[Tensor] = []
     with torch.no_grad(), _embeddings(model, lambda vectors: found.append(vectors.detach())):
-        _log_probabilities(model, question, _rows(question.source, 1), _rows(question.given, 1))
+        _log_probabilities(model, example, _rows(example.source, 1), _rows(example.given, 1))
     return found
 
 
-def _entered(model: nn.Module, question: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
+def _entered(model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
     """(R, A): log p of every answer, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
     entering, count = iter(vectors), len(vectors[0])
     with _embeddings(model, lambda _: next(entering)):
-        return _log_probabilities(model, question, _rows(question.source, count), _rows(question.given, count))
+        return _log_probabilities(model, example, _rows(example.source, count), _rows(example.given, count))
 
 
 # --- methods ---------------------------------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ def _entered(model: nn.Module, question: AttributionInput, vectors: Sequence[Ten
 
 def attribute(
     model: nn.Module,
-    question: AttributionInput,
+    example: AttributionInput,
     labels: TokenNames,
     *,
     method: Method = "integrated-gradients",
@@ -214,15 +214,15 @@ def attribute(
 
     Their baseline x' is zeros, and an occluded token becomes <unk>: were it taken out, those behind it would move.
     """
-    with at_rest(model):
+    with differentiable(model):
         gaps: Numbers | None = None
         if method == "occlusion":
-            scores, found = _occlude(model, question)
+            scores, found = _occlude(model, example)
         elif method == "integrated-gradients":
-            scores, found, gaps = _integrate(model, question, steps)
+            scores, found, gaps = _integrate(model, example, steps)
         else:
-            scores, found = _input_gradient(model, question)
-    reads, _ = question.sizes
+            scores, found = _input_gradient(model, example)
+    reads, _ = example.sizes
     return Attribution(
         method=method,
         outputs=list(labels.outputs),
@@ -235,19 +235,19 @@ def attribute(
     )
 
 
-def _chunks(question: AttributionInput) -> Iterator[Tensor]:
+def _chunks(example: AttributionInput) -> Iterator[Tensor]:
     """The numbers of the answers, so many at a time."""
-    count, tokens = len(question.places), max(1, sum(question.sizes))
-    numbers = torch.arange(count, device=question.wanted.device)
+    count, tokens = len(example.places), max(1, sum(example.sizes))
+    numbers = torch.arange(count, device=example.wanted.device)
     yield from numbers.split(max(1, _TOKENS // tokens))
 
 
 def _gradients(
-    model: nn.Module, question: AttributionInput, vectors: Sequence[Tensor], answers: Tensor
+    model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor], answers: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     """(R,) log p of the answers, and their gradients by the vectors (1, ·, D) given to each: (R, ·, D)."""
     leaves = [part.expand(len(answers), -1, -1).clone().requires_grad_() for part in vectors]
-    found = _entered(model, question, leaves)[torch.arange(len(answers), device=answers.device), answers]
+    found = _entered(model, example, leaves)[torch.arange(len(answers), device=answers.device), answers]
     gradients = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
     return found.detach(), [
         torch.zeros_like(leaf) if gradient is None else gradient
@@ -255,39 +255,39 @@ def _gradients(
     ]
 
 
-def _input_gradient(model: nn.Module, question: AttributionInput) -> tuple[Numbers, Numbers]:
-    vectors = _vectors(model, question)
+def _input_gradient(model: nn.Module, example: AttributionInput) -> tuple[Numbers, Numbers]:
+    vectors = _vectors(model, example)
     scores, rows = [], []
-    for answers in _chunks(question):
-        found, gradients = _gradients(model, question, vectors, answers)
+    for answers in _chunks(example):
+        found, gradients = _gradients(model, example, vectors, answers)
         scores.append(found)
         rows.append(_dot(vectors, gradients))
     return _numbers(scores), _numbers(rows)
 
 
-def _integrate(model: nn.Module, question: AttributionInput, steps: int) -> tuple[Numbers, Numbers, Numbers]:
-    ends = _vectors(model, question)  # from zeros, so they are the ways too
-    along = _along(model, question, ends, 4 * steps)
+def _integrate(model: nn.Module, example: AttributionInput, steps: int) -> tuple[Numbers, Numbers, Numbers]:
+    ends = _vectors(model, example)  # from zeros, so they are the ways too
+    along = _along(model, example, ends, 4 * steps)
     nodes = _nodes(along, steps)
     rows = []
-    for answers in _chunks(question):
+    for answers in _chunks(example):
         sums = [torch.zeros(1, device=part.device) for part in ends]
         for node, weight in nodes:
-            _, gradients = _gradients(model, question, [node * end for end in ends], answers)
+            _, gradients = _gradients(model, example, [node * end for end in ends], answers)
             sums = [total + weight * gradient for total, gradient in zip(sums, gradients, strict=True)]
         rows.append(_dot(ends, sums))
     found = _numbers(rows)
     return along[-1], found, along[-1] - along[0] - found.sum(1)
 
 
-def _along(model: nn.Module, question: AttributionInput, ends: Sequence[Tensor], parts: int) -> Numbers:
+def _along(model: nn.Module, example: AttributionInput, ends: Sequence[Tensor], parts: int) -> Numbers:
     """(parts + 1, A): the answers' log p on the way from the baseline to the input."""
     shares = torch.linspace(0, 1, parts + 1, device=ends[0].device)
     with torch.no_grad():
         return _numbers(
             [
-                _entered(model, question, [some[:, None, None] * end for end in ends])
-                for some in shares.split(max(1, _TOKENS // max(1, sum(question.sizes))))
+                _entered(model, example, [some[:, None, None] * end for end in ends])
+                for some in shares.split(max(1, _TOKENS // max(1, sum(example.sizes))))
             ]
         )
 
@@ -307,28 +307,28 @@ def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
     return [(float(m + sign * h / 3**0.5), float(h)) for m, h in zip(middle, half, strict=True) for sign in (-1, 1)]
 
 
-def _occlude(model: nn.Module, question: AttributionInput) -> tuple[Numbers, Numbers]:
-    whole = _asked(model, question, _rows(question.source, 1), _rows(question.given, 1))  # (1, A)
+def _occlude(model: nn.Module, example: AttributionInput) -> tuple[Numbers, Numbers]:
+    whole = _asked(model, example, _rows(example.source, 1), _rows(example.given, 1))  # (1, A)
     lost = []
-    if question.source is not None:
-        varied = _masked(question.source)
-        lost.append(whole - _asked(model, question, varied, _rows(question.given, len(varied))))
-    if question.given is not None:
-        varied = _masked(question.given)
-        lost.append(whole - _asked(model, question, _rows(question.source, len(varied)), varied))
+    if example.source is not None:
+        varied = _masked(example.source)
+        lost.append(whole - _asked(model, example, varied, _rows(example.given, len(varied))))
+    if example.given is not None:
+        varied = _masked(example.given)
+        lost.append(whole - _asked(model, example, _rows(example.source, len(varied)), varied))
     found = torch.cat(lost).T  # (A, S + T)
     return _numbers([whole[0]]), _numbers([found])
 
 
-def _asked(model: nn.Module, question: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
+def _asked(model: nn.Module, example: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
     """`_log_probabilities` without gradients, some rows at a time."""
     count = max(len(part) for part in (sources, given) if part is not None)
-    size = max(1, _TOKENS // max(1, sum(question.sizes)))
+    size = max(1, _TOKENS // max(1, sum(example.sizes)))
     found = []
     with torch.no_grad():
         for at in range(0, count, size):
             parts = (None if part is None else part[at : at + size] for part in (sources, given))
-            found.append(_log_probabilities(model, question, *parts))
+            found.append(_log_probabilities(model, example, *parts))
     return torch.cat(found)
 
 
@@ -346,7 +346,7 @@ def _numbers(parts: Sequence[Tensor]) -> Numbers:
     return torch.cat(list(parts)).detach().double().cpu().numpy()
 
 
-def on_device(question: AttributionInput, device: torch.device) -> AttributionInput:
+def on_device(example: AttributionInput, device: torch.device) -> AttributionInput:
     """The same where the model is."""
-    source, given = (None if part is None else part.to(device) for part in (question.source, question.given))
-    return AttributionInput(source, given, question.wanted.to(device))
+    source, given = (None if part is None else part.to(device) for part in (example.source, example.given))
+    return AttributionInput(source, given, example.wanted.to(device))

@@ -1,9 +1,9 @@
-"""A beam search as it happened: every hypothesis that was considered at every step, and what became of it.
+"""A recorded beam search: every hypothesis that was considered at every step, and what became of it.
 
     record = record_beam(run, "Ein Hund bellt.")
     record.nbest()            # the outputs, rebuilt from the record alone
     rich.print(record.tree())
-    draw_beam(record, Path("beam.png"))  # pictures/beam.py
+    draw_beam(record, Path("beam.png"))  # plots/beam.py
 
 The search itself tells it (`on_step` of a request), and it is asked as predictions are: nothing is searched
 again here, and by nothing but the options of a prediction. Where a search is made again, because an output said what is

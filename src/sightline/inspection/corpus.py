@@ -91,7 +91,7 @@ class LengthLoss:
 
 @dataclass(frozen=True)
 class CorpusLosses:
-    """A test set seen through a model's losses."""
+    """The losses of a test set."""
 
     on: str
     sentences: list[SentenceLoss]

@@ -1,8 +1,8 @@
-"""Contextual vectors: what a model makes of each token, word or sentence where it stands.
+"""Contextual vectors of tokens, words and sentences, their nearest neighbours, and files of vectors.
 
-Whatever the task: of a model with an encoder they are the encoder's states, of a decoder that stands alone (a language
-model) the decoder's, each made of a token and those before it. The states of a layer are read at its tap while the
-fast kernels run; marks (start, end, class token) are part of the pass and not of the result.
+Of a model with an encoder they are the encoder's states, of a language model the decoder's, for every task. The states
+of a layer are read at its tap while the fused kernels run; special tokens (start, end, class) are part of the pass and
+not of the result.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _TOKENS = 4_096  # padded tokens that go through the model together
 
 @dataclass(frozen=True, eq=False)
 class TextVectors:
-    """Some units of one text (tokens, words, or the text itself), each with its vector."""
+    """The units of one text (tokens, words, or the text itself), each with its vector."""
 
     units: list[str]
     vectors: Vectors  # (units, D)
@@ -53,10 +53,10 @@ class TextVectors:
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """Which vectors: of which layer, and of what.
+    """Which layer, and how pieces are pooled.
 
-    `pooling` says how the pieces of a text become one vector (`none`: they stay as they are). With `words`, there is
-    one for each word between spaces, and pooling is over the pieces of the word.
+    `pooling` makes one vector of the pieces of a text (`none`: one vector each). With `words` there is one for each
+    word between spaces, pooled over its pieces.
     """
 
     layer: Layer = "last"
@@ -74,7 +74,7 @@ class VectorOptions:
 
 @dataclass(frozen=True, eq=False)
 class WordPieces:
-    """A text as the model takes it."""
+    """A text as the model reads it."""
 
     ids: list[int]
     words: list[str]
@@ -103,74 +103,74 @@ def pool_pieces(states: Vectors, members: NDArray[np.bool_], pooling: Pooling) -
 
 
 def layer_count(model: Any) -> int:
-    """How many layers show their states, from 0."""
+    """The number of layers whose states can be read."""
     body = model.decoder if isinstance(model, LanguageModel) else model.encoder
     layers = getattr(body, "layers", ())
     return len(layers) if all(isinstance(layer, TapModule) for layer in layers) else 0
 
 
-def layer_width(asked: Task, layer: Layer) -> int:
-    """How wide the vectors of a layer are: as the model, but that gated convolutions may have a width of their own."""
-    model = asked.recipe.model
+def layer_width(task: Task, layer: Layer) -> int:
+    """The width of a layer's vectors: the model's, except that gated convolutions may have their own."""
+    model = task.recipe.model
     body = model.encoder or model.decoder
     inside = isinstance(layer, int)  # neither the embedding nor the last
     return body.layer_width(model.width) if inside and body is not None else model.width
 
 
-def check_layers(asked: Task, layers: Sequence[Layer]) -> None:
-    """Refuse what has no vectors, and layers that are not there."""
-    if isinstance(asked.model, CountedModel):
+def check_layers(task: Task, layers: Sequence[Layer]) -> None:
+    """Refuse models without vectors, and layers that do not exist."""
+    if isinstance(task.model, CountedModel):
         raise ValueError("an n-gram model counts and has no vectors; embed with another run")
-    if asked.members:
+    if task.members:
         raise ValueError("an ensemble has as many vectors as members; embed with one of them")
-    count = layer_count(asked.model)
+    count = layer_count(task.model)
     for layer in layers:
         if isinstance(layer, int) and not 0 <= layer < count:
-            has = f"has layers 0 to {count - 1}" if count else "shows none of its layers"
-            raise ValueError(f"layer {layer} is not there: this model {has}; last and embedding are always there")
+            has = f"has layers 0 to {count - 1}" if count else "has no layers that can be read"
+            raise ValueError(f"there is no layer {layer}: this model {has}; last and embedding always exist")
 
 
-def piece_ids(asked: Task, texts: Sequence[str], first: int = 0) -> list[list[int]]:
+def piece_ids(task: Task, texts: Sequence[str], first: int = 0) -> list[list[int]]:
     """The pieces of each text; `first` is the number of the first text, for errors."""
-    if asked.recipe.task_spec.labels == "words":  # where every word is cut on its own
-        cuts = asked.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
-        return asked.checked([list(chain.from_iterable(cut)) for cut in cuts], first)
-    return asked.encode(texts, first=first)
+    if task.recipe.task_spec.labels == "words":  # where every word is cut on its own
+        cuts = task.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
+        return task.checked([list(chain.from_iterable(cut)) for cut in cuts], first)
+    return task.encode(texts, first=first)
 
 
-def cut_words(asked: Task, text: str, number: int = 0) -> WordPieces:
+def cut_words(task: Task, text: str, number: int = 0) -> WordPieces:
     """The pieces of a text and the words they make; a table of both, so it is made for one text at a time."""
-    if asked.recipe.task_spec.labels == "words":
+    if task.recipe.task_spec.labels == "words":
         words = between_spaces(text)
-        (cut,) = asked.vocabulary.encode_words([" ".join(words)])
+        (cut,) = task.vocabulary.encode_words([" ".join(words)])
         owners = np.repeat(np.arange(len(cut)), [len(pieces) for pieces in cut]) if cut else np.empty(0)
-        (ids,) = asked.checked([list(chain.from_iterable(cut))], number)
+        (ids,) = task.checked([list(chain.from_iterable(cut))], number)
         return WordPieces(ids, words, owners[:, None] == np.arange(len(words)))
-    (ids,) = asked.encode([text], first=number)
-    found = align_words(asked.vocabulary.source, text, number=number + 1)
+    (ids,) = task.encode([text], first=number)
+    found = align_words(task.vocabulary.source, text, number=number + 1)
     return WordPieces(ids, found.words, found.members[: len(ids)])
 
 
-def _with_marks(asked: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
-    """Each text as the model was shown it in training, and how many marks stand before it."""
-    if not isinstance(asked.model, LanguageModel):
-        side = collate_fn(asked.recipe)(
+def _with_marks(task: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
+    """Each text with special tokens as in training, and how many come before it."""
+    if not isinstance(task.model, LanguageModel):
+        side = collate_fn(task.recipe)(
             [np.asarray(ids, np.int64) for ids in texts], [np.ones(1, np.int64)] * len(texts)
         )
         assert side.source is not None
         before, behind = ([] if mark is None else [mark] for mark in (side.source.before, side.source.behind))
         return [[*before, *ids, *behind] for ids in texts], len(before)
-    if not isinstance(asked, LanguageModelTask):  # source, end mark, and the target behind it
+    if not isinstance(task, LanguageModelTask):  # source, end mark, and the target behind it
         return [[*ids, END] for ids in texts], 0
-    marks = ([] if carries(asked.recipe) else [START]) + [END] if asked.begins else [START]
+    marks = ([] if carries(task.recipe) else [START]) + [END] if task.begins else [START]
     return [[*marks, *ids] for ids in texts], len(marks)
 
 
 @torch.inference_mode()
-def _states(asked: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> list[Tensor]:
+def _states(task: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> list[Tensor]:
     """(N, D) of each layer, for rows end to end: one pass."""
-    model, layout = asked.model, Packed.of([len(row) for row in rows], asked.device)
-    tokens = torch.tensor(list(chain.from_iterable(rows)), device=asked.device)  # (N,)
+    model, layout = task.model, Packed.of([len(row) for row in rows], task.device)
+    tokens = torch.tensor(list(chain.from_iterable(rows)), device=task.device)  # (N,)
     alone = isinstance(model, LanguageModel)
     body = "decoder" if alone else "encoder"
     paths = {f"{body}.layers.{layer}": layer for layer in layers if isinstance(layer, int)}
@@ -191,7 +191,7 @@ def _states(asked: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> 
 
 
 def piece_states(
-    asked: Task, texts: Sequence[list[int]], layers: Sequence[Layer]
+    task: Task, texts: Sequence[list[int]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int, list[Vectors]]]:
     """The number of each text (ids) that is not empty, with the states of its pieces (S, D) in each layer.
 
@@ -200,9 +200,9 @@ def piece_states(
     filled = [number for number, ids in enumerate(texts) if ids]
     for places in length_batches([len(texts[number]) + 2 for number in filled], _TOKENS):
         numbers = [filled[place] for place in places]
-        rows, lead = _with_marks(asked, [texts[number] for number in numbers])
+        rows, lead = _with_marks(task, [texts[number] for number in numbers])
         starts = [0, *accumulate(len(row) for row in rows)]
-        tables = [states.float().cpu().numpy() for states in _states(asked, rows, layers)]  # (N, D) each
+        tables = [states.float().cpu().numpy() for states in _states(task, rows, layers)]  # (N, D) each
         for number, start in zip(numbers, starts, strict=False):
             yield number, [table[start + lead : start + lead + len(texts[number])] for table in tables]
 
@@ -210,26 +210,26 @@ def piece_states(
 # --- texts to vectors -------------------------------------------------------------------------------------------------
 
 
-def embed_texts(asked: Task, texts: Sequence[str], wanted: VectorOptions, *, first: int = 0) -> list[TextVectors]:
-    """The units of each text with their vectors; a text in which there is nothing has a vector of zeros."""
-    check_layers(asked, [wanted.layer])
-    every = piece_ids(asked, texts, first)
-    nothing = np.zeros((0, layer_width(asked, wanted.layer)), np.float32)
+def embed_texts(task: Task, texts: Sequence[str], wanted: VectorOptions, *, first: int = 0) -> list[TextVectors]:
+    """The units of each text with their vectors; an empty text has a vector of zeros."""
+    check_layers(task, [wanted.layer])
+    every = piece_ids(task, texts, first)
+    nothing = np.zeros((0, layer_width(task, wanted.layer)), np.float32)
     found = {
-        number: _units(asked, texts[number], every[number], states, wanted, first + number)
-        for number, (states,) in piece_states(asked, every, [wanted.layer])
+        number: _units(task, texts[number], every[number], states, wanted, first + number)
+        for number, (states,) in piece_states(task, every, [wanted.layer])
     }
     empty = (number for number, ids in enumerate(every) if not ids)
-    found |= {number: _units(asked, texts[number], [], nothing, wanted, first + number) for number in empty}
+    found |= {number: _units(task, texts[number], [], nothing, wanted, first + number) for number in empty}
     return [found[number] for number in range(len(texts))]
 
 
-def _units(asked: Task, text: str, ids: list[int], states: Vectors, wanted: VectorOptions, number: int) -> TextVectors:
+def _units(task: Task, text: str, ids: list[int], states: Vectors, wanted: VectorOptions, number: int) -> TextVectors:
     if wanted.words:
-        cut = cut_words(asked, text, number)
+        cut = cut_words(task, text, number)
         return TextVectors(cut.words, pool_pieces(states, cut.members, wanted.pooling))
     if wanted.pooling == "none":
-        return TextVectors(asked.vocabulary.source.pieces(ids), states)
+        return TextVectors(task.vocabulary.source.pieces(ids), states)
     whole = np.ones((len(ids), 1), np.bool_)
     return TextVectors([text], pool_pieces(states, whole, wanted.pooling))
 
@@ -245,7 +245,7 @@ def cosines(vectors: NDArray[np.float32], query: NDArray[np.float32]) -> NDArray
 
 
 class Nearest:
-    """Keeps the best of what it is offered, best first; of equal ones those that came first."""
+    """Keeps the nearest of the rows it gets, best first; of equal ones the first."""
 
     def __init__(self, query: NDArray[np.float32], top: int) -> None:
         if top < 1:
@@ -265,42 +265,42 @@ SUFFIXES = (".npy", ".parquet")
 
 
 class VectorWriter(Protocol):
-    """What rows are handed to."""
+    """Writes rows of vectors."""
 
     def write(self, lines: Sequence[int], units: Sequence[str], vectors: NDArray[np.float32]) -> None:
-        """Some rows: the number of each one's text, its unit, its vector (rows, D)."""
+        """Rows: the number of each one's text, its unit, its vector (rows, D)."""
         ...
 
 
 def check_vector_file(path: Path) -> None:
-    """Refuse a name that says no format, or a folder that is not there, before there is anything to write."""
+    """Refuse an unknown suffix, or a folder that does not exist, before anything is computed."""
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{path}: vectors are written as {' or '.join(SUFFIXES)}; name the file so")
     check_writable(path)
 
 
 def files_of(path: Path) -> tuple[Path, ...]:
-    """All that is written under that name: an array has its units in a file beside it."""
+    """The files written under that name: an array has its units in a second file."""
     return (path, path.with_suffix(".tsv")) if path.suffix.lower() == ".npy" else (path,)
 
 
 @contextmanager
 def vector_file(path: Path, width: int) -> Iterator[VectorWriter]:
-    """Write rows of so many numbers inside the block; the file is there when it ends well."""
+    """Write rows of `width` numbers inside the block; the file exists when the block ends without an error."""
     check_vector_file(path)
     if path.suffix.lower() == ".parquet":
-        with atomic_file(path) as file, _ParquetRows(file, width) as rows:
+        with atomic_file(path) as file, _ParquetWriter(file, width) as rows:
             yield rows
         return
     vectors, units = files_of(path)
     with atomic_file(vectors) as file, atomic_file(units) as beside:
-        array = _ArrayRows(file, beside, width)
+        array = _ArrayWriter(file, beside, width)
         yield array
         array.finish()
 
 
-class _ArrayRows:
-    """A NumPy file whose length is put in at the end: its header has room for that."""
+class _ArrayWriter:
+    """A NumPy file whose number of rows is written at the end: its header has room for it."""
 
     def __init__(self, file: IO[bytes], beside: IO[bytes], width: int) -> None:
         self.file, self.beside, self.width, self.rows = file, beside, width, 0
@@ -318,14 +318,14 @@ class _ArrayRows:
         self.rows += len(vectors)
 
     def finish(self) -> None:
-        """Put in how many rows there are."""
+        """Write the number of rows into the header."""
         self.file.seek(0)
         self._header()
         if self.file.tell() != self.begin:
             raise RuntimeError(f"the header of {self.rows:,} rows is longer than the room NumPy left for it")
 
 
-class _ParquetRows:
+class _ParquetWriter:
     """A Parquet table, a row group for each call."""
 
     def __init__(self, file: IO[bytes], width: int) -> None:
@@ -335,7 +335,7 @@ class _ParquetRows:
         self.schema = pa.schema([("line", pa.int64()), ("unit", pa.string()), ("vector", self.kind)])
         self.writer: Any = parquet.ParquetWriter(file, self.schema, compression="zstd")
 
-    def __enter__(self) -> _ParquetRows:
+    def __enter__(self) -> _ParquetWriter:
         return self
 
     def __exit__(self, *_: object) -> None:

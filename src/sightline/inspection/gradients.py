@@ -1,12 +1,13 @@
-"""How far a gradient reaches: ‖∂L_t/∂h_k‖ against the distance between t and k, measured on real text.
+"""Gradient flow: ‖∂L_t/∂h_k‖ against the distance between t and k, measured on real text.
 
 L_t = −log p(token t) and h_k is the state at place k of a sequence that the model reads or writes. In a recurrent
 network the gradient goes through t − k steps, ∂h_t/∂h_k = ∏ ∂h_i/∂h_{i−1}, and vanishes or explodes with their number
 (Hochreiter 1991; Bengio et al. 1994; Pascanu et al. 2013); an LSTM's cell lets it pass, ∂c_i/∂c_{i−1} = f_i on the
-direct way (Hochreiter and Schmidhuber 1997), and attention makes every way one step long (Vaswani et al. 2017, tab. 1).
+direct path (Hochreiter and Schmidhuber 1997), and attention makes every path one step long (Vaswani et al. 2017).
 
-States (states.py): of a recurrent layer what it hands on, of other layers what they read. A layer whose states nothing
-but the answer at their own place depends on (the top layer of a Transformer) has no flow and is left out.
+States: of recurrent layers their state after each step, of other layers the vectors that they read. A layer whose
+states affect only the output at their own position (the top layer of a Transformer) is left out. Fused kernels show no
+states between the steps, so recurrent layers run step by step here, by the same formula and parameters.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Curve:
 
     @property
     def per_step(self) -> float | None:
-        """What is left of the gradient after a step: e to the slope of the log median over the distances from 1 on."""
+        """The factor of the gradient per step: e to the slope of the log median over the distances from 1 on."""
         pairs = [(d, math.log(m)) for d, m in zip(self.distances, self.median, strict=True) if d >= 1 and m > SMALLEST]
         if len(pairs) < 2:
             return None
@@ -60,7 +61,7 @@ class Curve:
         return float(np.exp(np.polyfit(x, y, 1)[0]))
 
     def at(self, distance: int) -> float | None:
-        """The median at a distance, where there is one."""
+        """The median at a distance."""
         return self.median[self.distances.index(distance)] if distance in self.distances else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,14 +73,14 @@ class Curve:
 
 @dataclass(frozen=True)
 class GradientFlow:
-    """The curves of one model: of its encoder's and its decoder's states, layer by layer from the bottom."""
+    """The curves of one model: encoder and decoder states, layer by layer from the bottom."""
 
     label: str
     when: str  # "initialisation" or "trained"
     sides: dict[Side, dict[str, Curve]]
 
     def curve(self, side: Side) -> Curve | None:
-        """Of the top layer; None where there is none."""
+        """The curve of the top layer."""
         return next(reversed(self.sides.get(side, {}).values()), None)
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,7 +97,7 @@ def gradient_flow(
     One backward pass serves the k-th answer of every sentence of a batch, since no sentence depends on another.
     """
     found: dict[tuple[Side, str], list[NDArray[np.float64]]] = {}  # rows of (distance, norm)
-    with at_rest(model):
+    with differentiable(model):
         for batch in batches:
             for key, rows in _batch_norms(model, batch, points):
                 found.setdefault(key, []).append(rows)
@@ -112,8 +113,8 @@ def gradient_flow(
 
 
 @contextmanager
-def at_rest(model: nn.Module) -> Iterator[None]:
-    """Without dropout, with gradients; cuDNN's recurrent kernels give those only in training mode, which is all one."""
+def differentiable(model: nn.Module) -> Iterator[None]:
+    """Without dropout, with gradients; cuDNN's recurrent kernels have those only in training mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     for module in model.modules():
@@ -131,7 +132,7 @@ def at_rest(model: nn.Module) -> Iterator[None]:
 def _batch_norms(
     model: Any, batch: TrainingBatch, points: int
 ) -> Iterator[tuple[tuple[Side, str], NDArray[np.float64]]]:
-    """For each layer rows of (distance, norm), of some answers of every sentence."""
+    """For each layer rows of (distance, norm), for some labels of every sentence."""
     with keep_states(model) as kept:
         features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
@@ -203,7 +204,7 @@ def _flows(curve: Curve) -> bool:
 
 
 def flow_lines(flows: Sequence[GradientFlow]) -> list[str]:
-    """A table for a terminal: what is left at some distances, and after each step."""
+    """A table for a terminal: the norm at some distances, and the factor per step."""
     marks = (0, 1, 2, 5, 10, 20, 50, 100)
     width = max(len(f"{flow.label}, {flow.when}") for flow in flows)
     lines = []

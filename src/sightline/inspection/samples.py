@@ -1,4 +1,4 @@
-"""Some examples of a text as a model takes them, to be measured: spread evenly over the text, in padded batches."""
+"""Examples of a test set, spread evenly over it, as padded batches to measure a model on."""
 
 from __future__ import annotations
 

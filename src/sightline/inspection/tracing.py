@@ -1,7 +1,7 @@
-"""A run and a text, traced: what the model computed, from tokens to probabilities, whatever its task.
+"""Trace a run on a text: what the model computed, from tokens to probabilities, for every task.
 
-The output is decoded as always; then one pass over text and output is recorded, in which each output token is predicted
-from those before it. Searching step by step computes the same numbers (tests hold that); one pass shows them together.
+The output is decoded as usual; then one pass over text and output is recorded, in which each output token is predicted
+from those before it. Step-by-step search computes the same numbers (tested); one pass shows them together.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ from sightline.text.tokenizer import END, SPECIALS, START
 from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
 _LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
-OWN = "The run's own output was decoded first; recorded is one pass over it, each token predicted from those before it."
-LABELLED = "The run's own answer was taken first; recorded is one pass over the text, which answers all at once."
-FORCED_LABELS = "Recorded is one pass over the text, measured by the given answer."
-COPYING = "The mixture is the logarithm of probabilities that sum to 1 already, so its softmax only takes that back."
+OWN = "The output was decoded first; one pass over it was recorded, each token predicted from those before it."
+LABELLED = "The labels were predicted first; one pass over the text was recorded, which predicts all of them."
+FORCED_LABELS = "One pass over the text was recorded; losses are those of the given labels."
+COPYING = "The mixture is the logarithm of probabilities that sum to 1, so its softmax only undoes the logarithm."
 NO_SPECIALS = (
     f"The first {len(SPECIALS)} logits are those of {', '.join(SPECIALS)}, "
-    "which are no answers: the softmax leaves them out."
+    "which are no labels: the softmax leaves them out."
 )
-FORCED = "Recorded is one pass over the given output, each token predicted from those before it."
+FORCED = "One pass over the given output was recorded, each token predicted from those before it."
 
 
-def trace_text(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
-    """Trace a text with an output that is given, or the run's own; with `step`, no further than that output token."""
-    if isinstance(asked.model, CountedModel):
+def trace_text(task: Task, text: str, target: str | None, step: int | None) -> Trace:
+    """Trace a text with a given output, or the run's own; with `step`, up to that output token."""
+    if isinstance(task.model, CountedModel):
         raise ValueError(
-            "an n-gram model counts and computes nothing in between; there is nothing to trace; --corpus shows what "
-            "each token of a text costs it"
+            "an n-gram model counts and computes nothing in between, so there is nothing to trace; --corpus shows the "
+            "loss of each token of a text"
         )
-    if asked.members:
+    if task.members:
         raise ValueError("an ensemble has no computation of its own to trace; trace its members one by one")
     if step is not None and step < 0:
         raise ValueError(f"step ({step}) counts output tokens from 0")
-    trace = _tracer(asked)(asked, text, target, step)
+    trace = _tracing_function(task)(task, text, target, step)
     forced = target is not None
-    writes = asked.recipe.task_spec.writes_text
+    writes = task.recipe.task_spec.writes_text
     notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
     notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.records) if each.note]
     trace.about = {
-        "task": asked.recipe.task_spec.name,
+        "task": task.recipe.task_spec.name,
         "text": text,
         "forced": forced,
         "loss": float(trace["loss"]),
         "notes": notes,
         **trace.about,
-        **_unknown_shown(asked, trace.about, text, target or ""),
+        **_unknown_shown(task, trace.about, text, target or ""),
     }
     return trace
 
 
-def _tracer(asked: Task) -> Callable[[Any, str, str | None, int | None], Trace]:
-    spec = asked.recipe.task_spec
+def _tracing_function(task: Task) -> Callable[[Any, str, str | None, int | None], Trace]:
+    spec = task.recipe.task_spec
     if spec.writes_text:
         return _trace_translation if spec.reads_source else _trace_language
     if spec.fills_gaps:
@@ -76,21 +76,21 @@ def _tracer(asked: Task) -> Callable[[Any, str, str | None, int | None], Trace]:
     return _trace_label if spec.labels == "one" else _trace_tags
 
 
-def _unknown_shown(asked: Task, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
-    """The tokens that were read, and those of an output that was forced, each <unk> with what it stands for."""
-    read, write = asked.vocabulary.source.show_unknown, asked.vocabulary.target.show_unknown
-    if asked.recipe.task_spec.continues_text:  # it reads what it goes on after
+def _unknown_shown(task: Task, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
+    """Source and target tokens in which each <unk> is shown with its text."""
+    read, write = task.vocabulary.source.show_unknown, task.vocabulary.target.show_unknown
+    if task.recipe.task_spec.continues_text:
         return {key: write(about[key], text + target) for key in ("given_tokens", "target_tokens")}
-    found = {"source_tokens": read(about["source_tokens"], text)}
-    if asked.recipe.task_spec.maps_text:
-        before = found["source_tokens"] if asked.recipe.model.encoder is None else []  # one sequence with the output
-        found["given_tokens"] = [*before, *write(about["given_tokens"][len(before) :], target)]
-        found["target_tokens"] = write(about["target_tokens"], target)
-    return found
+    shown = {"source_tokens": read(about["source_tokens"], text)}
+    if task.recipe.task_spec.maps_text:
+        before = shown["source_tokens"] if task.recipe.model.encoder is None else []  # one sequence with the output
+        shown["given_tokens"] = [*before, *write(about["given_tokens"][len(before) :], target)]
+        shown["target_tokens"] = write(about["target_tokens"], target)
+    return shown
 
 
 def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
-    """Output tokens up to that one."""
+    """The output tokens up to step number `step`."""
     if step is None:
         return list(tokens)
     if step >= len(tokens):
@@ -107,57 +107,57 @@ def _words(vocabulary: Any, tokens: Sequence[int]) -> list[str]:
 
 
 def _about(
-    vocabulary: Vocabulary, source: Sequence[int], given: Sequence[int], wanted: Sequence[int]
+    vocabulary: Vocabulary, source: Sequence[int], decoder_input: Sequence[int], labels: Sequence[int]
 ) -> dict[str, Any]:
     target = vocabulary.target
-    labels = _words(target, range(target.size)) if target.size <= _LABELS else None
-    found = {
-        "output": target.decode(wanted),
+    names = _words(target, range(target.size)) if target.size <= _LABELS else None
+    about = {
+        "output": target.decode(labels),
         "source_tokens": _words(vocabulary.source, source),
-        "given_tokens": _words(target, given),
-        "target_tokens": _words(target, wanted),
+        "given_tokens": _words(target, decoder_input),
+        "target_tokens": _words(target, labels),
     }
-    return found if labels is None else {**found, "labels": labels}
+    return about if names is None else {**about, "labels": names}
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _trace_translation(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
-    vocabulary, model, device = asked.vocabulary, asked.model, asked.device
-    (source,) = asked.encode([text])
+def _trace_translation(task: Task, text: str, target: str | None, step: int | None) -> Trace:
+    vocabulary, model, device = task.vocabulary, task.model, task.device
+    (source,) = task.encode([text])
     if target is None:
-        output = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens
+        output = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens
     else:
         output = vocabulary.target.encode(target)
-    wanted = _upto([*output, END], step)
-    if asked.recipe.model.encoder is None:
+    labels = _upto([*output, END], step)
+    if task.recipe.model.encoder is None:
         before = [*source, END]
-        trace = _trace_sequence(asked, before, [START], wanted)
-        trace.about = _about(vocabulary, before, [*before, START, *wanted[:-1]], wanted)
-        trace.about["places"] = _last(len(before) + len(wanted), len(wanted))
+        trace = _trace_sequence(task, before, [START], labels)
+        trace.about = _about(vocabulary, before, [*before, START, *labels[:-1]], labels)
+        trace.about["places"] = _last(len(before) + len(labels), len(labels))
         return trace
-    read, given = [*source, END], [START, *wanted[:-1]]
+    source, decoder_input = [*source, END], [START, *labels[:-1]]
     with record_arithmetic(model) as recorder:
-        row = recorder.give("source.tokens", _row(read, device), "tokens of the source", (BATCH, SOURCE))
-        said = recorder.give(
-            "target.tokens", _row(given, device), "tokens of the output, one place later", (BATCH, TARGET)
+        source_tokens = recorder.give("source.tokens", _row(source, device), "tokens of the source", (BATCH, SOURCE))
+        tokens = recorder.give(
+            "target.tokens", _row(decoder_input, device), "tokens of the output, one place later", (BATCH, TARGET)
         )
         model = recorder.model
-        features, _ = model.advance(said, model.begin(model.encode(row, Padded.of([len(read)], device))))
-        copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if asked.recipe.model.copying else {}
-        recorder.end(model.logits(features), _row(wanted, device), **copying)
+        features, _ = model.advance(tokens, model.begin(model.encode(source_tokens, Padded.of([len(source)], device))))
+        copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if task.recipe.model.copying else {}
+        recorder.end(model.logits(features), _row(labels, device), **copying)
     trace = recorder.finish()
-    trace.about = _about(vocabulary, read, given, wanted)
+    trace.about = _about(vocabulary, source, decoder_input, labels)
     return trace
 
 
-def _trace_language(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
-    assert isinstance(asked, LanguageModelTask)
-    tokenizer = asked.vocabulary.target
-    (prompt,) = asked.encode([text])
+def _trace_language(task: Task, text: str, target: str | None, step: int | None) -> Trace:
+    assert isinstance(task, LanguageModelTask)
+    tokenizer = task.vocabulary.target
+    (prompt,) = task.encode([text])
     if target is None:
-        output = asked.continuations(text, asked.recipe.decoding)[0].tokens[len(prompt) :]
+        output = task.continuations(text, task.recipe.decoding)[0].tokens[len(prompt) :]
     else:
         whole = tokenizer.encode(text + target)
         if whole[: len(prompt)] != prompt:
@@ -166,115 +166,117 @@ def _trace_language(asked: Task, text: str, target: str | None, step: int | None
                 "let the border between them be one of tokens too, e.g. a space"
             )
         output = whole[len(prompt) :]
-    wanted = _upto(output, step)
-    if not wanted:
-        raise ValueError("there is no output to trace: the model went on with nothing; give a target")
-    marks = ([] if carries(asked.recipe) else [START]) + [END] if asked.begins else [START]
-    trace = _trace_sequence(asked, [*marks, *prompt][:-1], [*marks, *prompt][-1:], wanted)
-    given = [*marks, *prompt, *wanted[:-1]]
-    trace.about = _about(asked.vocabulary, [], given, [*given[1 : len(given) - len(wanted) + 1], *wanted])
-    trace.about |= {"output": tokenizer.decode(wanted), "places": _last(len(given), len(wanted))}
+    labels = _upto(output, step)
+    if not labels:
+        raise ValueError("there is no output to trace: the model generated nothing; give a target")
+    marks = ([] if carries(task.recipe) else [START]) + [END] if task.begins else [START]
+    trace = _trace_sequence(task, [*marks, *prompt][:-1], [*marks, *prompt][-1:], labels)
+    decoder_input = [*marks, *prompt, *labels[:-1]]
+    trace.about = _about(
+        task.vocabulary, [], decoder_input, [*decoder_input[1 : len(decoder_input) - len(labels) + 1], *labels]
+    )
+    trace.about |= {"output": tokenizer.decode(labels), "places": _last(len(decoder_input), len(labels))}
     return trace
 
 
-def _trace_sequence(asked: Task, before: list[int], first: list[int], wanted: list[int]) -> Trace:
-    """A decoder that stands alone, over all in one sequence; the loss is that of the output."""
-    model, device = asked.model, asked.device
-    given = [*before, *first, *wanted[:-1]]
-    every = [*given[1 : len(given) - len(wanted) + 1], *wanted]  # what follows each token
+def _trace_sequence(task: Task, before: list[int], first: list[int], labels: list[int]) -> Trace:
+    """A decoder-only model over text and output as one sequence; the loss is that of the output."""
+    model, device = task.model, task.device
+    decoder_input = [*before, *first, *labels[:-1]]
+    every = [*decoder_input[1 : len(decoder_input) - len(labels) + 1], *labels]
     with record_arithmetic(model) as recorder:
-        row = recorder.give("target.tokens", _row(given, device), "tokens, one place later", (BATCH, TARGET))
+        row = recorder.give("target.tokens", _row(decoder_input, device), "tokens, one place later", (BATCH, TARGET))
         model = recorder.model
         features, _ = model.advance(row, model.begin_empty(1))
-        places = torch.arange(len(given), device=device)[None] >= len(given) - len(wanted)
+        places = torch.arange(len(decoder_input), device=device)[None] >= len(decoder_input) - len(labels)
         recorder.end(model.logits(features), _row(every, device), places)
     return recorder.finish()
 
 
-def _last(count: int, wanted: int) -> list[int]:
-    """Where the output stands in one sequence of `count` tokens: behind what was given."""
-    return list(range(count - wanted, count))
+def _last(count: int, labels: int) -> list[int]:
+    """The positions of the output in a sequence of `count` tokens: the last ones."""
+    return list(range(count - labels, count))
 
 
-def _trace_label(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_label(task: Task, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
-    (source,) = asked.encode([text])
+    (source,) = task.encode([text])
     if not source:
         raise ValueError("an empty text has no label; give one with words")
     if target is None:
-        label = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens[0]
+        label = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens[0]
     else:
-        label = label_id(asked.vocabulary.target, target)
-    return _trace_labels(asked, source, torch.tensor([label], device=asked.device), None, [label])
+        label = label_id(task.vocabulary.target, target)
+    return _trace_labels(task, source, torch.tensor([label], device=task.device), None, [label])
 
 
-def _trace_gaps(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
-    """What a masked language model puts into the gaps of a text; elsewhere it is not asked."""
+def _trace_gaps(task: Task, text: str, target: str | None, step: int | None) -> Trace:
+    """What a masked language model predicts at the [MASK]s of a text."""
     _no_steps(step)
     if target is not None:
         raise ValueError(f"a target ({target!r}) is not for task: masked-lm; write the text with [MASK] for its gaps")
-    (source,), mark = asked.encode([text]), asked.vocabulary.source.mark(MASK)
+    (source,), mark = task.encode([text]), task.vocabulary.source.mark(MASK)
     if mark not in source:
-        raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be guessed")
-    (filled,) = asked.predict([Request(text, asked.recipe.decoding)])[0][:1]
-    gaps = [False, *(token == mark for token in source), False]  # between the marks it is read between
+        raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be predicted")
+    (filled,) = task.predict([Request(text, task.recipe.decoding)])[0][:1]
+    gaps = [False, *(token == mark for token in source), False]  # the text has a mark before and behind it
     every = [filled.tokens[0], *filled.tokens, filled.tokens[-1]]
-    wanted = [max(token, len(SPECIALS)) for token in every]  # outside the gaps nobody looks at it
-    labels = [token for token, gap in zip(every, gaps, strict=True) if gap]
-    places = torch.tensor([gaps], device=asked.device)
-    trace = _trace_labels(asked, source, _row(wanted, asked.device), places, labels)
-    pieces = _words(asked.vocabulary.target, every)
+    labels = [max(token, len(SPECIALS)) for token in every]  # outside the gaps they are not used
+    predicted = [token for token, gap in zip(every, gaps, strict=True) if gap]
+    places = torch.tensor([gaps], device=task.device)
+    trace = _trace_labels(task, source, _row(labels, task.device), places, predicted)
+    pieces = _words(task.vocabulary.target, every)
     trace.about |= {"output": filled.text, "target_tokens": pieces}
-    if asked.vocabulary.target.size > _LABELS:
+    if task.vocabulary.target.size > _LABELS:
         del trace.about["labels"]
     return trace
 
 
-def _trace_tags(asked: Task, text: str, target: str | None, step: int | None) -> Trace:
+def _trace_tags(task: Task, text: str, target: str | None, step: int | None) -> Trace:
     _no_steps(step)
-    words = asked.vocabulary.encode_words([" ".join(between_spaces(text))])[0]
+    words = task.vocabulary.encode_words([" ".join(between_spaces(text))])[0]
     pieces = [piece for word in words for piece in word]
     if not pieces:
         raise ValueError("an empty text has no words to tag; give one with words")
     if target is None:
-        tags = asked.predict([Request(text, asked.recipe.decoding)])[0][0].tokens
+        tags = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens
     else:
-        tags = [label_id(asked.vocabulary.target, tag) for tag in between_spaces(target)]
+        tags = [label_id(task.vocabulary.target, tag) for tag in between_spaces(target)]
     if len(tags) != len(words):
         raise ValueError(f"{plural(len(tags), 'label')} for {plural(len(words), 'word')}; give one for each")
-    wanted, first = [], []
+    labels, first = [], []
     for word, tag in zip(words, tags, strict=True):
-        wanted += [tag] * len(word)
+        labels += [tag] * len(word)
         first += [True, *[False] * (len(word) - 1)]
-    places = None if all(first) else torch.tensor([first], device=asked.device)
-    return _trace_labels(asked, pieces, _row(wanted, asked.device), places, tags)
+    places = None if all(first) else torch.tensor([first], device=task.device)
+    return _trace_labels(task, pieces, _row(labels, task.device), places, tags)
 
 
 def _trace_labels(
-    asked: Task, source: list[int], wanted: torch.Tensor, places: torch.Tensor | None, labels: list[int]
+    task: Task, source: list[int], labels: torch.Tensor, places: torch.Tensor | None, predicted: list[int]
 ) -> Trace:
-    """A special is no answer: probabilities are over the labels, counted without the specials."""
-    taken = [np.asarray(source, np.int64)]
-    batch = padded_batch(collate_fn(asked.recipe)(taken, [np.ones_like(taken[0])]), np.asarray([0]))
-    batch = batch.to(asked.device) if asked.device.type != "cpu" else batch
+    """Probabilities are over the labels alone, without the specials."""
+    sources = [np.asarray(source, np.int64)]
+    batch = padded_batch(collate_fn(task.recipe)(sources, [np.ones_like(sources[0])]), np.asarray([0]))
+    batch = batch.to(task.device) if task.device.type != "cpu" else batch
     assert batch.source is not None and batch.source_layout is not None
-    with record_arithmetic(asked.model) as recorder:
+    with record_arithmetic(task.model) as recorder:
         recorder.give("source.tokens", batch.source, "tokens of the text", (BATCH, SOURCE))
         model = recorder.model
         logits = model.logits(model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
         recorder.end(
-            logits, wanted - len(SPECIALS), places, formula=f"softmax(logits[{len(SPECIALS)}:])", note=NO_SPECIALS
+            logits, labels - len(SPECIALS), places, formula=f"softmax(logits[{len(SPECIALS)}:])", note=NO_SPECIALS
         )
     trace = recorder.finish()
-    tokenizer = asked.vocabulary.target
+    tokenizer = task.vocabulary.target
     trace.about = {
-        "output": " ".join(tokenizer.decode([label]) for label in labels),
-        "source_tokens": _words(asked.vocabulary.source, batch.source.flatten().tolist()),
-        "target_tokens": [tokenizer.decode([label]) for label in wanted.flatten().tolist()],
+        "output": " ".join(tokenizer.decode([label]) for label in predicted),
+        "source_tokens": _words(task.vocabulary.source, batch.source.flatten().tolist()),
+        "target_tokens": [tokenizer.decode([label]) for label in labels.flatten().tolist()],
         "labels": [tokenizer.decode([label]) for label in range(len(SPECIALS), tokenizer.size)],
     }
     if places is not None:
-        trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where an answer is wanted
+        trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where a label is predicted
     return trace
 
 

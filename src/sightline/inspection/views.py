@@ -52,7 +52,7 @@ class InspectionView:
 
 @dataclass
 class Subject:
-    """What is looked at: a run and a text, or a trace that is there already; and how near."""
+    """What is inspected: a run and a text, or a trace; narrowed to a step, a layer, a head."""
 
     run: LoadedRun | None = None
     text: str = ""
@@ -71,9 +71,9 @@ class Subject:
         return self.given if self.given is not None else self.loaded("a trace").trace(self.text, self.target)
 
     def loaded(self, what: str) -> LoadedRun:
-        """The run; where there is none, nobody can be asked for `what`."""
+        """The run; an error where there is only a trace."""
         if self.run is None:
-            raise ValueError(f"{what} needs a run folder, and this is an example with a trace alone; name a run")
+            raise ValueError(f"{what} needs a run folder, and this is an example without one; name a run")
         return self.run
 
     def token(self, number: int) -> str:
@@ -134,9 +134,9 @@ def heads_view(subject: Subject) -> InspectionView:
 
 
 def _no_head(subject: Subject, names: Sequence[str]) -> str:
-    """What is wrong where no head is left to look at."""
+    """The error for a selection without heads."""
     if not names:
-        return "there is no head to look at: nothing in this model attends"
+        return "there is no head to show: this model has no attention"
     narrowed = {"--layer": subject.layer, "--head": subject.head}
     asked = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
     there = f"there is {names[0]}" if len(names) == 1 else f"there are {names[0]} … {names[-1]}"
@@ -176,7 +176,7 @@ def ablation_view(subject: Subject) -> InspectionView:
         if not names:
             raise ValueError(_no_head(subject, head_names(run.model)))
         effects = ablate_each(run, texts, targets, heads=names, measure=subject.measure)
-    title = "what changes without a head: below zero, it was needed"
+    title = "what changes without each head: negative values mean that it was needed"
     shown = effects_table(effects, metric=subject.metric, title=title)
     return InspectionView(
         shown, lambda: {"metric": subject.metric, "effects": [effect.to_dict() for effect in effects]}
@@ -192,7 +192,7 @@ def experts_view(subject: Subject) -> InspectionView:
         there = ", ".join(each.path for each in routings(subject.trace))
         if there:
             raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {there}")
-        raise ValueError("there are no experts to look at: the model has none (model.….experts)")
+        raise ValueError("there are no experts to show: the model has none (model.….experts)")
     return InspectionView(routing_table(found), lambda: [routing.to_dict() for routing in found])
 
 
@@ -340,7 +340,7 @@ NARROWED: dict[str, tuple[str, ...]] = {  # by which of step, layer and head
 
 
 def check_view(view: str, subject: Subject) -> None:
-    """An error for a name that no view has and for what cannot narrow it, before anything is computed."""
+    """Refuse unknown views, and options that do not narrow them, before anything is computed."""
     if view not in VIEWS:
         raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
     if view == "beam" and subject.target is not None:
@@ -380,7 +380,7 @@ def trace_record(trace: Trace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """One place of the output: the token that stands there, its probability, and the likeliest ones."""
+    """One output token: its probability, and the most likely tokens at its place."""
 
     place: int
     token: str
@@ -390,9 +390,9 @@ class TokenChoice:
 
 
 def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> list[TokenChoice]:
-    """Every place where an answer is wanted; `name` gives the token of a column of the probabilities.
+    """Every predicted token; `name` gives the token of a column of the probabilities.
 
-    Places of what is written are counted from the first output token, those of labels in the text.
+    Places of generated tokens are counted from the first output token, those of labels in the text.
     """
     probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
     labels, losses = trace["labels"].flatten(), trace["losses"].flatten()

@@ -1,7 +1,7 @@
-"""One word in many places: its vectors there, and a plane to look at them in.
+"""The occurrences of a word in texts, with its contextual vector in each.
 
-The same word has one vector in a table of word vectors; a model that reads has one for each place where it stands. In
-the plane of the two directions in which they differ most, places where the word means the same lie together.
+A table of word vectors has one vector for a word; a contextual model has one for each occurrence. In the plane of the
+two directions in which they differ most (plots/senses.py), occurrences with the same sense lie together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sightline.text.word_pieces import align_words
 
 @dataclass(frozen=True, eq=False)
 class Occurrences:
-    """The places of a word, and its vectors there, layer by layer."""
+    """The occurrences of a word with its vectors, layer by layer."""
 
     word: str
     contexts: list[str]  # a few words around each
@@ -43,22 +43,22 @@ _AROUND = 24  # characters of context on either side
 _PANELS = 6  # layers shown, at most
 
 
-def shown_layers(asked: Task) -> list[Layer]:
-    """From the embedding to the last, evenly thinned where there are many."""
-    between = list(range(layer_count(asked.model) - 1))  # the highest is the last but for a norm or a map
+def shown_layers(task: Task) -> list[Layer]:
+    """From the embedding to the last layer, evenly thinned where there are many."""
+    between = list(range(layer_count(task.model) - 1))  # the highest is the last but for a norm or a map
     if len(between) > _PANELS - 2:
         between = [between[round(place)] for place in np.linspace(0, len(between) - 1, _PANELS - 2)]
     return ["embedding", *between, "last"]
 
 
 def places_of(word: str, text: str) -> list[tuple[int, int]]:
-    """[start, stop) of the word in a text, in any case, not as a part of another word."""
+    """[start, stop) of each occurrence in a text, in any case, not as a part of another word."""
     spans = (match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE))
     return [span for span in spans if not any(_inside_word(text, place) for place in span)]
 
 
 def _inside_word(text: str, at: int) -> bool:
-    """Whether the characters before and after a place belong to one word."""
+    """Whether the characters before and after an offset belong to one word."""
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
@@ -69,15 +69,15 @@ def _inside_word(text: str, at: int) -> bool:
     return before.isalnum() | unicodedata.category(before).startswith("M") and after.isalnum()
 
 
-def find_occurrences(asked: Task, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
-    """The first `most` places of a word, with its vectors in the layers that are shown."""
-    check_layers(asked, [])  # those that are shown are there, if there are any
-    layers = shown_layers(asked)
+def find_occurrences(task: Task, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
+    """The first `most` occurrences of a word, with its vectors in the layers that are shown."""
+    check_layers(task, [])
+    layers = shown_layers(task)
     contexts: list[str] = []
     rows: list[list[NDArray[np.float32]]] = [[] for _ in layers]
-    for context, ids, mine in islice(_occurrences(asked, texts, word), most):
+    for context, ids, mine in islice(_occurrences(task, texts, word), most):
         contexts.append(context)
-        ((_, states),) = piece_states(asked, [ids], layers)
+        ((_, states),) = piece_states(task, [ids], layers)
         for own, each in zip(rows, states, strict=True):
             own.append(pool_pieces(each, mine[:, None], "mean")[0])
     if len(contexts) < 2:
@@ -88,25 +88,25 @@ def find_occurrences(asked: Task, texts: Iterable[str], word: str, *, most: int 
     return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})
 
 
-def _occurrences(asked: Task, texts: Iterable[str], word: str) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
-    """The context of each, the pieces of its text, and which of those are the word's."""
+def _occurrences(task: Task, texts: Iterable[str], word: str) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
+    """The context of each, the pieces of its text, and which of them are the word's."""
     for number, text in enumerate(texts):
         places = places_of(word, text)
         if not places:
             continue
-        cut = cut_words(asked, text, number)
+        cut = cut_words(task, text, number)
         for start, stop in places:
-            if asked.recipe.task_spec.labels == "words":  # words are cut one by one
+            if task.recipe.task_spec.labels == "words":  # words are cut one by one
                 mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]
-                mine = align_words(asked.vocabulary.source, text, parts).members[: len(cut.ids), 1]
+                mine = align_words(task.vocabulary.source, text, parts).members[: len(cut.ids), 1]
             if mine.any():
                 yield _context(text, start, stop), cut.ids, mine
 
 
 def _context(text: str, start: int, stop: int) -> str:
-    """The word with what stands around it, whole words where there are some: `…at the [bank] of the…`."""
+    """The word with its context, in whole words where possible: `…at the [bank] of the…`."""
     before, after = text[max(0, start - _AROUND) : start], text[stop : stop + _AROUND]
     if start > _AROUND:
         inside = not text[start - _AROUND - 1].isspace() and " " in before.rstrip()  # a cut word goes if others stay

@@ -59,14 +59,14 @@ def checkpointed(layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
 
     options: dict[str, Any] = {}
     if any(isinstance(module, BatchNorm) for module in layer.modules()):
-        options["context_fn"] = lambda: (nullcontext(), _averages_at_rest(layer))
+        options["context_fn"] = lambda: (nullcontext(), _averages_differentiable(layer))
     result, losses, counts = checkpoint(both_times, *given, use_reentrant=False, **options)
     for module, loss, count in zip(handing.values(), losses, counts, strict=True):
         module.add_loss(loss, count)
     return result
 
 
-def _averages_at_rest(layer: nn.Module) -> AbstractContextManager[None]:
+def _averages_differentiable(layer: nn.Module) -> AbstractContextManager[None]:
     """Let batch norms work on copies of their running averages inside the block."""
 
     @contextmanager

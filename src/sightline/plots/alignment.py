@@ -98,7 +98,7 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
         (name, [_label(token) for token in tokens], found)
         for name, tokens, found in (
             ("source", attribution.source, attribution.from_source),
-            ("target before it", attribution.target, attribution.from_target),
+            ("decoder input", attribution.target, attribution.from_target),
         )
         if tokens
     ]

@@ -34,8 +34,8 @@ _BOX: dict[str, dict[str, Any]] = {  # shape and colour both tell what became of
 _MEANING = {
     "best": "best output",
     "finished": "finished",
-    "continued": "went on",
-    "done": "would have gone on; sentence done",
+    "continued": "continued",
+    "done": "unfinished when the search ended",
     "outscored": "outscored",
 }
 

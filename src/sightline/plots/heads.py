@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 KINDS = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",
-    "cross": "attention to the source",
+    "cross": "cross-attention",
 }
 
 _CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
@@ -33,9 +33,9 @@ _LONGEST_HEAD_LABEL = 16
 _HEADING, _BELOW = 0.55, 0.55  # inches over a kind's tokens, and below its last panels
 _GAP = 0.32  # inches between panels, with room for a title
 _ROWS = {  # what the rows of each kind stand for
-    "encoder": "rows: the token that looks; columns: the token looked at",
-    "decoder": "rows: the token that looks, given to the decoder; columns: the token looked at",
-    "cross": "rows: the token that is predicted; columns: the source token looked at",
+    "encoder": "rows: query tokens; columns: key tokens",
+    "decoder": "rows: query tokens, as the decoder reads them; columns: key tokens",
+    "cross": "rows: the token that is predicted; columns: source tokens",
 }
 
 
@@ -68,7 +68,7 @@ class _Group:
 def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
     """Draw the heads of a text, one kind of attention below the other; the suffix of the file chooses the format."""
     if not heads:
-        raise ValueError(f"{path} would have to show no head at all; choose some")
+        raise ValueError(f"{path} has no heads to show; select some")
     with new_picture(path) as figure:
         _panels(figure, heads, title)
 
@@ -174,7 +174,7 @@ def _above(head: Head, room: float) -> float:
 def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float]) -> None:
     across, tall = 0.13 / total[0], min(2.4, total[1]) / total[1]
     place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
-    colour_bar(figure, image, place, "attention (columns: looked at; rows: looking)", size=7)
+    colour_bar(figure, image, place, "attention", size=7)
 
 
 def _caption(token: str) -> str:

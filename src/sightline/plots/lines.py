@@ -113,7 +113,7 @@ def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
 def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
     """The y axis, given all that is above zero; where nothing is, that is said."""
     if not values:
-        axes.text(0.5, 0.5, "nowhere above zero", transform=axes.transAxes, ha="center", va="center")
+        axes.text(0.5, 0.5, "no value above zero", transform=axes.transAxes, ha="center", va="center")
         axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
         axes.grid(visible=False)
         return

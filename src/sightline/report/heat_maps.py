@@ -1,5 +1,4 @@
-"""Heat maps in a page: small ones as tables with their numbers, larger ones as pictures that tell the number under the
-pointer (or the arrow keys).
+"""Heat maps in a page: small ones as tables of numbers, larger ones as images that show the number under the pointer.
 
 A picture is a PNG of one pixel a number, with its numbers beside it for the page's script. Without scripts the picture,
 its labels and its scale are there; a table's numbers can be read anyway.

@@ -1,4 +1,4 @@
-"""One HTML file that shows an inspection: it asks nobody for anything, and reads without scripts.
+"""An inspection as one self-contained HTML file that can be read without scripts.
 
     write_report(Subject(run, "Ein Hund bellt."), Path("report.html"), title="runs/en-de")
 
@@ -133,16 +133,16 @@ def gather(subject: Subject, title: str) -> ReportParts:
 
 def _attributed(run: LoadedRun, trace: Trace, left_out: list[str]) -> Attribution | None:
     """Input × gradient of the very tokens that were traced."""
-    question = _question(run, trace)
-    pairs = len(question.places) * sum(question.sizes)
+    example = _question(run, trace)
+    pairs = len(example.places) * sum(example.sizes)
     if pairs > _ATTRIBUTED:
         left_out.append(
-            f"Attribution is left out: {len(question.places)} answers over {sum(question.sizes)} tokens would take as "
+            f"Attribution is left out: {len(example.places)} answers over {sum(example.sizes)} tokens would take as "
             f"many backward passes. `sightline inspect RUN TEXT --attribute input-gradient` computes it."
         )
         return None
-    labels = TokenNames.of(question, run.vocabulary, trace.about.get("text"))
-    return attribute(run.model, question, labels, method="input-gradient")
+    labels = TokenNames.of(example, run.vocabulary, trace.about.get("text"))
+    return attribute(run.model, example, labels, method="input-gradient")
 
 
 def _question(run: LoadedRun, trace: Trace) -> AttributionInput:

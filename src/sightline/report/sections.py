@@ -1,4 +1,4 @@
-"""The sections of a report but the walk: output, alignment, heads, beam, attribution, and what some models have."""
+"""The sections of a report, except the walkthrough."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def output_section(parts: ReportParts, page: Page) -> str:
     listed = _table(["place", "token", "p", "−log p", "likeliest"], rows)
     opened = " open" if len(parts.choices) <= _LISTED else ""
     scale = scale_bar(HeatMap.of(np.array([[0.0, 1.0]]), scale=Scale(0.0, 1.0)))
-    summary = "<summary>What else might have stood there</summary>"
+    summary = "<summary>Alternative tokens</summary>"
     return f'<ol class="chips">{chips}</ol>{scale}<details{opened}>{summary}{listed}</details>'
 
 
@@ -72,17 +72,17 @@ def _grid(whole: HeatMap, page: Page) -> str:
 
 
 def alignment_section(parts: ReportParts, page: Page) -> str:
-    """The mean of all heads that look at the source."""
+    """The mean of all cross-attention heads."""
     if parts.alignment is None:
         return ""
     found = parts.alignment
     whole = HeatMap.of(found.weights, found.target, found.source, label="alignment of output and source")
-    told = "<p>What each token of the output (down) looked at in the source (across): the mean of all heads.</p>"
-    return told + _grid(whole, page)
+    intro = "<p>Which source tokens (across) each output token (down) attends to: the mean of all heads.</p>"
+    return intro + _grid(whole, page)
 
 
 def heads_section(parts: ReportParts, page: Page) -> str:
-    """Every head of every layer as a small picture with its measures."""
+    """Every head of every layer as a small heat map with its measures."""
     found = []
     for kind, title in KINDS.items():
         heads = [head for head in parts.heads if head.kind == kind]
@@ -98,11 +98,11 @@ def heads_section(parts: ReportParts, page: Page) -> str:
             found.append(f'<p><code>{escape(path)}</code></p><div class="heads">{figures}</div>')
     if not found:
         return ""
-    told = (
-        "<p>Rows look, columns are looked at. Entropy is a share of that of even attention; diagonality is 1 on the "
-        "diagonal and 0 where attention is even; confidence is the mean of the largest weights.</p>"
+    intro = (
+        "<p>Rows are queries, columns are keys. Entropy is a share of that of uniform attention; diagonality is 1 on "
+        "the diagonal and 0 for uniform attention; confidence is the mean of the largest weights.</p>"
     )
-    return told + "".join(found)
+    return intro + "".join(found)
 
 
 def _head_map(head: Head, scale: Scale) -> HeatMap:
@@ -113,15 +113,15 @@ def _head_figure(head: Head, scale: Scale, page: Page) -> str:
     shown, _ = _head_map(head, scale).within(_HEAD)
     found = head.measures
     measures = (("entropy", found.entropy_share), ("diagonality", found.diagonality), ("confidence", found.confidence))
-    told = "<br>".join(
+    intro = "<br>".join(
         f"{what} {'–' if value != value else f'{value:.2f}'}".replace("-", "−") for what, value in measures
     )
     picture = page.heat_map(shown, labels=False, most=200)
-    return f"<figure>{picture}<figcaption><strong>head {head.number}</strong><br>{told}</figcaption></figure>"
+    return f"<figure>{picture}<figcaption><strong>head {head.number}</strong><br>{intro}</figcaption></figure>"
 
 
 def attribution_section(parts: ReportParts, page: Page) -> str:
-    """What each answer owes to each token."""
+    """The attribution of each output to each token."""
     found = parts.attribution
     if found is None:
         return "".join(_note(each) for each in parts.left_out if each.startswith("Attribution"))
@@ -134,15 +134,15 @@ def attribution_section(parts: ReportParts, page: Page) -> str:
         if values.size:
             whole = HeatMap.of(values, found.outputs, tokens, label=f"attribution to {title}", scale=scale)
             maps.append(f"<h3>To {title}</h3>{_grid(whole, page)}")
-    told = (
-        f"<p>{escape(found.method)}: what each answer (down) owes to each token (across), in nats of its "
-        f"log-probability. Blue speaks for it, orange against.</p>"
+    intro = (
+        f"<p>{escape(found.method)}: the attribution of each output (down) to each token (across), in nats of its "
+        f"log-probability. Blue is for it, orange against it.</p>"
     )
-    return told + "".join(maps)
+    return intro + "".join(maps)
 
 
 def experts_section(parts: ReportParts, page: Page) -> str:
-    """Which experts each token was sent to."""
+    """Which experts each token was routed to."""
     found = []
     for routing in parts.routings:
         names = [f"expert {number}" for number in range(routing.gates.shape[1])]
@@ -189,7 +189,7 @@ def _tokens_axis(record: Record) -> Axis:
 
 
 def windows_section(parts: ReportParts, page: Page) -> str:
-    """What each convolution sees, and from which layer on a token is seen at a place."""
+    """The receptive field of each convolution, and the layer at which each position first sees each token."""
     found = []
     for side in ("encoder", "decoder"):
         windows = [window for window in parts.windows if window.side == side]
@@ -202,11 +202,11 @@ def windows_section(parts: ReportParts, page: Page) -> str:
             f"<td>{short(window.reach[0])} … {short(window.reach[1])}</td></tr>"
             for window in windows
         )
-        listed = _table(["convolution", "sees the places", "reached through all layers"], rows)
+        listed = _table(["convolution", "reads the offsets", "reaches through all layers"], rows)
         label = f"layer at which a place of the {side} first sees a token"
         seen = HeatMap.of(first_seen(windows, len(tokens)), tokens, tokens, label=label)
-        told = "<p>The layer, from 1, at which each place (down) first sees each token (across); 0: it never does.</p>"
-        found.append(f"<h3>{side}</h3>{listed}{told}{_grid(seen, page)}")
+        intro = "<p>The layer, from 1, at which each position (down) first sees each token (across); 0: never.</p>"
+        found.append(f"<h3>{side}</h3>{listed}{intro}{_grid(seen, page)}")
     return "".join(found)
 
 
@@ -224,19 +224,19 @@ def beam_section(parts: ReportParts, page: Page) -> str:
         return "".join(_note(each) for each in parts.left_out if each.startswith("Beam"))
     children, outputs, best = record.children(), [node.number for node in record.outputs()], record.best()
     tree = "".join(_branch(node, children, outputs, best) for node in children.get(None, []))
-    own = " The output above was given; this is the run's own search." if parts.trace.about.get("forced") else ""
-    told = f"<p>Beam {record.beam}, {record.steps} steps; numbers are log-probabilities.{own}</p>"
-    return f'{told}<ul class="beam">{tree}</ul>{_hypotheses(record)}'
+    own = " The output above was given; this is the search of the run." if parts.trace.about.get("forced") else ""
+    intro = f"<p>Beam {record.beam}, {record.steps} steps; numbers are log-probabilities.{own}</p>"
+    return f'{intro}<ul class="beam">{tree}</ul>{_hypotheses(record)}'
 
 
 def _branch(node: Node, children: Children, outputs: Sequence[int], best: set[int]) -> str:
     """Tokens that follow one another in one line, then what branches off."""
     run = unbranched(node, children, best)
     last, tokens = run[-1], " ".join(name(each.piece) for each in run)
-    told = " · ".join(filter(None, (f"{last.log_probability:.2f}", ending(last, outputs)))).replace("-", "−")
+    intro = " · ".join(filter(None, (f"{last.log_probability:.2f}", ending(last, outputs)))).replace("-", "−")
     inside = "".join(_branch(each, children, outputs, best) for each in children.get(last.number, []))
     marked = ' class="best"' if last.number in best else ""
-    return f"<li><span{marked}>{tokens}</span> <small>{told}</small>{f'<ul>{inside}</ul>' if inside else ''}</li>"
+    return f"<li><span{marked}>{tokens}</span> <small>{intro}</small>{f'<ul>{inside}</ul>' if inside else ''}</li>"
 
 
 def _hypotheses(record: BeamRecord) -> str:
@@ -258,9 +258,9 @@ def _hypotheses(record: BeamRecord) -> str:
 
 
 def about_section(parts: ReportParts) -> str:
-    """What was read, what was written, and how that came about."""
+    """Text, output and how it was made."""
     about = parts.trace.about
-    told = {
+    intro = {
         "text": about.get("text", ""),
         "output": about.get("output", ""),
         "how": "the output was given" if about.get("forced") else "the model's own output",
@@ -268,6 +268,6 @@ def about_section(parts: ReportParts) -> str:
         "loss": f"{about['loss']:.4f} nats a token" if "loss" in about else "",
         "steps": f"{len(parts.trace):,}",
     }
-    rows = "".join(f'<dt>{key}</dt><dd dir="auto">{escape(str(value))}</dd>' for key, value in told.items() if value)
+    rows = "".join(f'<dt>{key}</dt><dd dir="auto">{escape(str(value))}</dd>' for key, value in intro.items() if value)
     notes = "".join(f'<p class="soft" dir="auto">{escape(visible(note))}</p>' for note in about.get("notes", ()))
     return f"<dl>{rows}</dl>{notes}"

@@ -1,23 +1,34 @@
-"""Contextual vectors: a model's own states, of tokens, words and sentences, whatever the task."""
+"""Contextual vectors, and the occurrences of a word."""
 
 from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pyarrow import parquet
 from torch import nn
 
 from sightline.inspection import word_senses
-from sightline.inspection.embeddings import VectorOptions, embed_texts, layer_count, pool_pieces
-from sightline.inspection.word_senses import find_occurrences, places_of, shown_layers
+from sightline.inspection.embeddings import (
+    Nearest,
+    VectorOptions,
+    cosines,
+    embed_texts,
+    layer_count,
+    pool_pieces,
+    vector_file,
+)
+from sightline.inspection.word_senses import Occurrences, find_occurrences, places_of, shown_layers
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
 from sightline.models.recurrent.config import RecurrentDecoderConfig
 from sightline.models.transformer.config import TransformerConfig
+from sightline.plots.senses import draw_senses, principal_plane, turned_alike
 from sightline.recipe.model import PositionsConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import align_words
@@ -185,7 +196,7 @@ def test_the_embedding_of_a_word_knows_no_context_and_its_states_do() -> None:
 
 def test_what_has_no_such_vectors_says_so() -> None:
     run = untrained("transformer")
-    with pytest.raises(ValueError, match="layer 2 is not there: this model has layers 0 to 1; last and embedding"):
+    with pytest.raises(ValueError, match="there is no layer 2: this model has layers 0 to 1; last and embedding"):
         run.embed(TEXTS, layer=2)
     with pytest.raises(ValueError, match="layer -1 is not there"):
         run.embed(TEXTS, layer=-1)
@@ -293,3 +304,89 @@ def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last(count: int, s
     deep.encoder = nn.Module()
     deep.encoder.layers = nn.ModuleList(asked.model.encoder.layers[0] for _ in range(count))
     assert shown_layers(replace(asked, model=deep)) == ["embedding", *shown, "last"]
+
+
+def test_the_plane_holds_the_two_directions_of_most_variance() -> None:
+    draw = np.random.default_rng(1)
+    flat = draw.normal(size=(20, 2)) * [5.0, 1.0]
+    turn = np.linalg.qr(draw.normal(size=(6, 6)))[0][:2]
+    places, shares = principal_plane((flat @ turn + 3.0).astype(np.float32))
+    centred = flat - flat.mean(0)
+    apart = np.linalg.norm(places[:, None] - places[None], axis=-1)
+    np.testing.assert_allclose(apart, np.linalg.norm(centred[:, None] - centred[None], axis=-1), atol=1e-4)
+    assert shares.sum() == pytest.approx(1.0)
+    assert shares[0] > 0.8
+
+
+def test_vectors_that_are_all_the_same_stand_at_one_place() -> None:
+    places, shares = principal_plane(np.full((5, 3), 0.1, np.float32))
+    assert not places.any() and not shares.any()
+
+
+def test_a_plane_is_turned_as_another_and_not_otherwise_changed() -> None:
+    model = np.array([[1.0, 2.0], [-1.0, -2.0]])
+    assert turned_alike(model * [-1, 1], model).tolist() == model.tolist()
+
+
+def test_a_picture_is_drawn_for_places_in_any_script(tmp_path: Path) -> None:
+    draw = np.random.default_rng(1)
+    contexts = ["at the [bank] of the river", "彼は[銀行]へ行く", "$a [बैंक] b$ 🙂"]
+    layers = {"embedding": np.ones((3, 4), np.float32), "last": draw.normal(size=(3, 4)).astype(np.float32)}
+    for name in ("a.png", "b.png", "c.svg"):
+        draw_senses(Occurrences("bank", contexts, layers), tmp_path / name)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()
+    assert (tmp_path / "c.svg").stat().st_size > 1000
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+def test_blocks_give_the_neighbours_that_all_at_once_would() -> None:
+    draw = np.random.default_rng(1)
+    vectors, query = draw.normal(size=(50, 8)).astype(np.float32), draw.normal(size=8).astype(np.float32)
+    near = Nearest(query, 5)
+    for start in range(0, 50, 7):
+        lines = list(range(start, min(start + 7, 50)))
+        near.offer(lines, [f"t{line}" for line in lines], vectors[start : start + 7])
+    expected = vectors @ query / np.linalg.norm(vectors, axis=1) / np.linalg.norm(query)
+    assert [line for _, line, _ in near.best] == np.argsort(-expected)[:5].tolist()
+    assert near.best[0][0] == pytest.approx(expected.max(), abs=1e-6)
+    assert near.best[0][2] == f"t{near.best[0][1]}"
+
+
+def test_a_vector_of_zeros_is_near_to_nothing() -> None:
+    assert cosines(np.array([[0.0, 0.0], [2.0, 0.0]], np.float32), np.array([1.0, 0.0], np.float32)).tolist() == [0, 1]
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+BLOCKS = [([1, 1, 2], ["▁Ein", "x\ty", "漢"], np.arange(6, dtype=np.float32).reshape(3, 2))] * 2
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_array_written_in_blocks_is_read_as_one_with_its_units_beside(tmp_path: Path, count: int) -> None:
+    with vector_file(tmp_path / "v.npy", 2) as rows:
+        for block in BLOCKS[:count]:
+            rows.write(*block)
+    found = np.load(tmp_path / "v.npy")
+    assert found.dtype == np.float32
+    assert found.tolist() == [row for _, _, vectors in BLOCKS[:count] for row in vectors.tolist()]
+    assert (tmp_path / "v.tsv").read_text(encoding="utf-8") == "1\t▁Ein\n1\tx y\n2\t漢\n" * count
+
+
+def test_a_table_written_in_blocks_has_line_unit_and_vector(tmp_path: Path) -> None:
+    with vector_file(tmp_path / "v.parquet", 2) as rows:
+        for block in BLOCKS:
+            rows.write(*block)
+    table = parquet.read_table(tmp_path / "v.parquet")
+    assert table.column("line").to_pylist() == [1, 1, 2] * 2
+    assert table.column("unit").to_pylist() == ["▁Ein", "x\ty", "漢"] * 2
+    assert table.column("vector").to_pylist() == [[0, 1], [2, 3], [4, 5]] * 2
+
+
+def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="longer"), vector_file(tmp_path / "v.npy", 2) as rows:
+        rows.write([1], ["one", "too many"], np.ones((1, 2), np.float32))
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ValueError, match=r"written as .npy or .parquet"), vector_file(tmp_path / "v.txt", 2):
+        pass
