@@ -139,7 +139,7 @@ def test_no_answer_owes_anything_to_a_target_token_that_comes_later(kind: str, m
     found = attribute(model, asked, numbered(asked), method=method, steps=4)
     assert found.from_source.shape == (len(asked.places), asked.sizes[0])
     assert np.allclose(np.triu(found.from_target, 1), 0, atol=1e-6)
-    if asked.given is not None:
+    if asked.decoder_input is not None:
         assert np.abs(np.tril(found.from_target)).max() > 1e-6
 
 
@@ -182,7 +182,7 @@ def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() ->
         name: AttributionInput.of(example_batch(run.recipe, run.vocabulary, *pair)) for name, pair in texts.items()
     }
     assert found["long"].sizes[0] > 256
-    assert found["no output"].wanted.tolist() == [END]
+    assert found["no output"].labels.tolist() == [END]
     assert found["no text"].sizes[0] == 1
     assert len(sample_batches(run.recipe, run.vocabulary, [Example(*PAIRS[0]), *starmap(Example, texts.values())])) == 1
     with pytest.raises(ValueError, match="every example is empty on a side or has over 256 tokens"):

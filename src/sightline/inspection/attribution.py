@@ -28,21 +28,21 @@ class Attribution:
 
     method: str
     outputs: list[str]
-    scores: Numbers  # (A,) log p of each answer
+    scores: Numbers  # (A,) log p of each output
     source: list[str]
     from_source: Numbers  # (A, S)
-    target: list[str]  # the tokens given before an answer: <s>, then the outputs but the last
+    target: list[str]  # decoder input: <s>, then the outputs but the last
     from_target: Numbers  # (A, T), nothing from a token that comes later
     gaps: Numbers | None = None  # (A,) integrated gradients: f(x) − f(x') − Σ a, which should be nothing
 
     def __post_init__(self) -> None:
-        for what, tokens, found in (
+        for what, tokens, result in (
             ("source", self.source, self.from_source),
             ("target", self.target, self.from_target),
         ):
-            if found.shape != (len(self.outputs), len(tokens)):
+            if result.shape != (len(self.outputs), len(tokens)):
                 raise ValueError(
-                    f"the attributions to the {what} are {found.shape} and must be (outputs, tokens), here "
+                    f"the attributions to the {what} are {result.shape} and must be (outputs, tokens), here "
                     f"{(len(self.outputs), len(tokens))}"
                 )
 
@@ -61,8 +61,8 @@ class Attribution:
         """The same for words: log p and attributions of a word are the sums over its pieces."""
         outputs, source, target = (word_groups(tokens) for tokens in (self.outputs, self.source, self.target))
 
-        def summed(found: Numbers, columns: list[list[int]]) -> Numbers:
-            rows = [found[group].sum(0) for group in outputs]
+        def summed(result: Numbers, columns: list[list[int]]) -> Numbers:
+            rows = [result[group].sum(0) for group in outputs]
             return np.array([[row[group].sum() for group in columns] for row in rows]).reshape(len(rows), len(columns))
 
         return replace(
@@ -79,8 +79,8 @@ class Attribution:
     def to_dict(self) -> dict[str, Any]:
         """For JSON; numbers are kept to six digits."""
 
-        def rows(found: Numbers) -> Any:
-            return np.round(found, 6).tolist()
+        def rows(result: Numbers) -> Any:
+            return np.round(result, 6).tolist()
 
         return {
             "method": self.method,
@@ -104,29 +104,32 @@ _TOKENS = 4_096  # of all rows of a forward pass together
 
 @dataclass(frozen=True)
 class AttributionInput:
-    """One example: source tokens (S,), decoder input (T,), and the labels that are attributed."""
+    """One example: source tokens (S,), decoder input (T,), and the labels whose log-probability is attributed."""
 
     source: Tensor | None
-    given: Tensor | None
-    wanted: Tensor  # as many as `given` or `source`, or one; PAD where nothing is asked
+    decoder_input: Tensor | None
+    labels: Tensor  # as many as `decoder_input` or `source`, or one; PAD where nothing is attributed
 
     @staticmethod
     def of(batch: TrainingBatch) -> AttributionInput:
         """The only example of a padded batch."""
         if len(batch.labels) != 1:
             raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.labels)}")
-        source, given = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
-        return AttributionInput(source, given, batch.labels[0])
+        source, decoder_input = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
+        return AttributionInput(source, decoder_input, batch.labels[0])
 
     @property
     def places(self) -> Tensor:
-        """(A,) where answers are wanted."""
-        return (self.wanted != PAD).nonzero()[:, 0]
+        """(A,) the positions of the labels."""
+        return (self.labels != PAD).nonzero()[:, 0]
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """How many tokens are read, and how many given."""
-        return (0 if self.source is None else len(self.source), 0 if self.given is None else len(self.given))
+        """The number of source tokens and of decoder inputs."""
+        return (
+            0 if self.source is None else len(self.source),
+            0 if self.decoder_input is None else len(self.decoder_input),
+        )
 
 
 @dataclass(frozen=True)
@@ -139,19 +142,19 @@ class TokenNames:
 
     @staticmethod
     def of(example: AttributionInput, vocabulary: Vocabulary, text: str | None = None) -> TokenNames:
-        """By the pieces of the tokenizers; the labels of tokens beside these. Of a `text` what is unknown is shown."""
+        """From the pieces of the tokenizers; with a `text`, unknown tokens are shown with their text."""
         source = [] if example.source is None else vocabulary.source.pieces(example.source.tolist())
-        target = [] if example.given is None else vocabulary.target.pieces(example.given.tolist())
+        target = [] if example.decoder_input is None else vocabulary.target.pieces(example.decoder_input.tolist())
         if text is not None:
             source = vocabulary.source.show_unknown(source, text)
         places = example.places.tolist()
-        outputs = vocabulary.target.pieces(example.wanted[example.places].tolist())
+        outputs = vocabulary.target.pieces(example.labels[example.places].tolist())
         if vocabulary.labels == "words":
             outputs = [f"{source[place]} {label}" for place, label in zip(places, outputs, strict=True)]
         return TokenNames(source, target, outputs)
 
 
-# --- the answers, as a function of tokens or of their vectors --------------------------------------------------------
+# --- the outputs, as a function of tokens or of their vectors --------------------------------------------------------
 
 
 @contextmanager
@@ -168,16 +171,18 @@ def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> It
             handle.remove()
 
 
-def _log_probabilities(model: Any, example: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
-    """(R, A): log p of every answer, for R rows of tokens (R, S) and (R, T)."""
-    layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, given)]
-    features = model(sources, layouts[0], given, layouts[1])
+def _log_probabilities(
+    model: Any, example: AttributionInput, sources: Tensor | None, decoder_input: Tensor | None
+) -> Tensor:
+    """(R, A): log p of every output, for R rows of tokens (R, S) and (R, T)."""
+    layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, decoder_input)]
+    features = model(sources, layouts[0], decoder_input, layouts[1])
     features = features[:, None] if features.ndim == 2 else features[:, example.places]  # (R, A, D)
     scores = model.logits(features)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)).log_softmax(-1)
-    wanted = example.wanted[example.places].expand(len(features), -1)
-    found: Tensor = scores.gather(-1, wanted[..., None])[..., 0]
-    return found
+    labels = example.labels[example.places].expand(len(features), -1)
+    result: Tensor = scores.gather(-1, labels[..., None])[..., 0]
+    return result
 
 
 def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
@@ -186,17 +191,17 @@ def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
 
 def _vectors(model: nn.Module, example: AttributionInput) -> list[Tensor]:
     """The vectors that enter: (1, S, D) of the source, (1, T, D) of the target, as far as there are."""
-    found: list[Tensor] = []
-    with torch.no_grad(), _embeddings(model, lambda vectors: found.append(vectors.detach())):
-        _log_probabilities(model, example, _rows(example.source, 1), _rows(example.given, 1))
-    return found
+    result: list[Tensor] = []
+    with torch.no_grad(), _embeddings(model, lambda vectors: result.append(vectors.detach())):
+        _log_probabilities(model, example, _rows(example.source, 1), _rows(example.decoder_input, 1))
+    return result
 
 
 def _entered(model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
-    """(R, A): log p of every answer, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
+    """(R, A): log p of every output, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
     entering, count = iter(vectors), len(vectors[0])
     with _embeddings(model, lambda _: next(entering)):
-        return _log_probabilities(model, example, _rows(example.source, count), _rows(example.given, count))
+        return _log_probabilities(model, example, _rows(example.source, count), _rows(example.decoder_input, count))
 
 
 # --- methods ---------------------------------------------------------------------------------------------------------
@@ -205,51 +210,51 @@ def _entered(model: nn.Module, example: AttributionInput, vectors: Sequence[Tens
 def attribute(
     model: nn.Module,
     example: AttributionInput,
-    labels: TokenNames,
+    names: TokenNames,
     *,
     method: Method = "integrated-gradients",
     steps: int = 64,
 ) -> Attribution:
-    """Attribute every answer to every token; `steps` are those of integrated gradients.
+    """Attribute every output to every token; `steps` are those of integrated gradients.
 
     Their baseline x' is zeros, and an occluded token becomes <unk>: were it taken out, those behind it would move.
     """
     with differentiable(model):
         gaps: Numbers | None = None
         if method == "occlusion":
-            scores, found = _occlude(model, example)
+            scores, result = _occlude(model, example)
         elif method == "integrated-gradients":
-            scores, found, gaps = _integrate(model, example, steps)
+            scores, result, gaps = _integrate(model, example, steps)
         else:
-            scores, found = _input_gradient(model, example)
+            scores, result = _input_gradient(model, example)
     reads, _ = example.sizes
     return Attribution(
         method=method,
-        outputs=list(labels.outputs),
+        outputs=list(names.outputs),
         scores=scores,
-        source=list(labels.source),
-        from_source=found[:, :reads],
-        target=list(labels.target),
-        from_target=found[:, reads:],
+        source=list(names.source),
+        from_source=result[:, :reads],
+        target=list(names.target),
+        from_target=result[:, reads:],
         gaps=gaps,
     )
 
 
 def _chunks(example: AttributionInput) -> Iterator[Tensor]:
-    """The numbers of the answers, so many at a time."""
+    """The numbers of the outputs, some at a time."""
     count, tokens = len(example.places), max(1, sum(example.sizes))
-    numbers = torch.arange(count, device=example.wanted.device)
+    numbers = torch.arange(count, device=example.labels.device)
     yield from numbers.split(max(1, _TOKENS // tokens))
 
 
 def _gradients(
-    model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor], answers: Tensor
+    model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor], outputs: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """(R,) log p of the answers, and their gradients by the vectors (1, ·, D) given to each: (R, ·, D)."""
-    leaves = [part.expand(len(answers), -1, -1).clone().requires_grad_() for part in vectors]
-    found = _entered(model, example, leaves)[torch.arange(len(answers), device=answers.device), answers]
-    gradients = torch.autograd.grad(found.sum(), leaves, allow_unused=True)
-    return found.detach(), [
+    """(R,) log p of the outputs, and their gradients by the vectors (1, ·, D): (R, ·, D)."""
+    leaves = [part.expand(len(outputs), -1, -1).clone().requires_grad_() for part in vectors]
+    result = _entered(model, example, leaves)[torch.arange(len(outputs), device=outputs.device), outputs]
+    gradients = torch.autograd.grad(result.sum(), leaves, allow_unused=True)
+    return result.detach(), [
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)
     ]
@@ -258,9 +263,9 @@ def _gradients(
 def _input_gradient(model: nn.Module, example: AttributionInput) -> tuple[Numbers, Numbers]:
     vectors = _vectors(model, example)
     scores, rows = [], []
-    for answers in _chunks(example):
-        found, gradients = _gradients(model, example, vectors, answers)
-        scores.append(found)
+    for outputs in _chunks(example):
+        result, gradients = _gradients(model, example, vectors, outputs)
+        scores.append(result)
         rows.append(_dot(vectors, gradients))
     return _numbers(scores), _numbers(rows)
 
@@ -270,18 +275,18 @@ def _integrate(model: nn.Module, example: AttributionInput, steps: int) -> tuple
     along = _along(model, example, ends, 4 * steps)
     nodes = _nodes(along, steps)
     rows = []
-    for answers in _chunks(example):
+    for outputs in _chunks(example):
         sums = [torch.zeros(1, device=part.device) for part in ends]
         for node, weight in nodes:
-            _, gradients = _gradients(model, example, [node * end for end in ends], answers)
+            _, gradients = _gradients(model, example, [node * end for end in ends], outputs)
             sums = [total + weight * gradient for total, gradient in zip(sums, gradients, strict=True)]
         rows.append(_dot(ends, sums))
-    found = _numbers(rows)
-    return along[-1], found, along[-1] - along[0] - found.sum(1)
+    result = _numbers(rows)
+    return along[-1], result, along[-1] - along[0] - result.sum(1)
 
 
 def _along(model: nn.Module, example: AttributionInput, ends: Sequence[Tensor], parts: int) -> Numbers:
-    """(parts + 1, A): the answers' log p on the way from the baseline to the input."""
+    """(parts + 1, A): log p of the outputs on the path from the baseline to the input."""
     shares = torch.linspace(0, 1, parts + 1, device=ends[0].device)
     with torch.no_grad():
         return _numbers(
@@ -293,10 +298,10 @@ def _along(model: nn.Module, example: AttributionInput, ends: Sequence[Tensor], 
 
 
 def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
-    """Where to take gradients, and what each counts: most where the answers change most.
+    """Where to take gradients, and their weights: most where the outputs change most.
 
-    A trained model goes over from one answer to another on a short part of the way, which even steps would jump over.
-    The way is cut into parts in which the answers change equally much, with two points of Gauss in each.
+    The outputs of a trained model change on a short part of the path, which even steps would miss. The path is cut into
+    parts in which they change equally much, with two Gauss points in each.
     """
     places = np.linspace(0, 1, len(along))
     change = np.abs(np.diff(along, axis=0)).sum(1)
@@ -308,28 +313,34 @@ def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
 
 
 def _occlude(model: nn.Module, example: AttributionInput) -> tuple[Numbers, Numbers]:
-    whole = _asked(model, example, _rows(example.source, 1), _rows(example.given, 1))  # (1, A)
+    whole = _batched_log_probabilities(
+        model, example, _rows(example.source, 1), _rows(example.decoder_input, 1)
+    )  # (1, A)
     lost = []
     if example.source is not None:
         varied = _masked(example.source)
-        lost.append(whole - _asked(model, example, varied, _rows(example.given, len(varied))))
-    if example.given is not None:
-        varied = _masked(example.given)
-        lost.append(whole - _asked(model, example, _rows(example.source, len(varied)), varied))
-    found = torch.cat(lost).T  # (A, S + T)
-    return _numbers([whole[0]]), _numbers([found])
+        lost.append(
+            whole - _batched_log_probabilities(model, example, varied, _rows(example.decoder_input, len(varied)))
+        )
+    if example.decoder_input is not None:
+        varied = _masked(example.decoder_input)
+        lost.append(whole - _batched_log_probabilities(model, example, _rows(example.source, len(varied)), varied))
+    result = torch.cat(lost).T  # (A, S + T)
+    return _numbers([whole[0]]), _numbers([result])
 
 
-def _asked(model: nn.Module, example: AttributionInput, sources: Tensor | None, given: Tensor | None) -> Tensor:
+def _batched_log_probabilities(
+    model: nn.Module, example: AttributionInput, sources: Tensor | None, decoder_input: Tensor | None
+) -> Tensor:
     """`_log_probabilities` without gradients, some rows at a time."""
-    count = max(len(part) for part in (sources, given) if part is not None)
+    count = max(len(part) for part in (sources, decoder_input) if part is not None)
     size = max(1, _TOKENS // max(1, sum(example.sizes)))
-    found = []
+    result = []
     with torch.no_grad():
         for at in range(0, count, size):
-            parts = (None if part is None else part[at : at + size] for part in (sources, given))
-            found.append(_log_probabilities(model, example, *parts))
-    return torch.cat(found)
+            parts = (None if part is None else part[at : at + size] for part in (sources, decoder_input))
+            result.append(_log_probabilities(model, example, *parts))
+    return torch.cat(result)
 
 
 def _masked(tokens: Tensor) -> Tensor:
@@ -348,5 +359,7 @@ def _numbers(parts: Sequence[Tensor]) -> Numbers:
 
 def on_device(example: AttributionInput, device: torch.device) -> AttributionInput:
     """The same where the model is."""
-    source, given = (None if part is None else part.to(device) for part in (example.source, example.given))
-    return AttributionInput(source, given, example.wanted.to(device))
+    source, decoder_input = (
+        None if part is None else part.to(device) for part in (example.source, example.decoder_input)
+    )
+    return AttributionInput(source, decoder_input, example.labels.to(device))

@@ -41,7 +41,6 @@ _PLAIN: dict[str, tuple[str, dict[str, str]]] = {  # kernel → operation, and t
     "aten::index_select": ("take", {"x": "self", "axis": "dim", "index": "index"}),
     "aten::index_copy": ("index_copy", {"x": "self", "axis": "dim", "index": "index", "source": "source"}),
     "aten::index": ("index", {"x": "self", "indices": "indices"}),
-    "aten::cat": ("concatenate", {"parts": "tensors", "axis": "dim"}),
     "aten::stack": ("stack", {"parts": "tensors", "axis": "dim"}),
     "aten::flip": ("flip", {"x": "self", "axes": "dims"}),
     "aten::repeat": ("tile", {"x": "self", "times": "repeats"}),
@@ -109,6 +108,13 @@ def _transposed(given: Arguments, result: Tensor, number: int) -> Call:
     if order:
         order[first], order[second] = order[second], order[first]
     return "transpose", {"x": given["self"], "axes": order}
+
+
+def _concatenated(given: Arguments, result: Tensor, number: int) -> Call:
+    tensors = given["tensors"]
+    if len(tensors) == 1:
+        return "same", {"x": tensors[0]}
+    return "concatenate", {"parts": tensors, "axis": given["dim"]}
 
 
 def _reshaped(given: Arguments, result: Tensor, number: int) -> Call:
@@ -234,6 +240,7 @@ _TRANSLATED: dict[str, Translator] = {
     ),
     "aten::expand": _broadcast,
     "aten::expand_as": _broadcast,
+    "aten::cat": _concatenated,
     "aten::slice": _slice,
     "aten::select": _picked,
     "aten::unbind": _picked,

@@ -15,7 +15,6 @@ import inspect
 import keyword
 import math
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ SCRIPT = "script.py"
 # float32, summed in another order, a network deep; what is compared has been recomputed all the way from the tokens
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
 _LINE = 116  # characters of a line
+_LITERAL = 8  # integers that are written out
 
 _HEAD = '''"""{headline}
 
@@ -197,7 +197,9 @@ class _Writer:
         line = f"{variable} = {text}"
         shape = f"  # {record.shape}" if record.shape else ""
         comment = f"{shape or '  #'} {record.note if record.operation is None else record.formula}".rstrip(" #")
-        return line + comment if len(line + comment) <= _LINE else line + shape
+        if len(line + comment) <= _LINE:
+            return line + comment
+        return line + shape if len(line + shape) <= _LINE else _assignment(variable, text) + shape
 
     def _unnamed(self, record: Record) -> str:
         """A record between two taps: written in place, or kept in a variable where it is used again or is long."""
@@ -206,7 +208,7 @@ class _Writer:
             self.texts[record.key] = text
             return ""
         variable = self.texts[record.key] = self._shared_variable(record)
-        return f"{variable} = {text}"
+        return _assignment(variable, text)
 
     def _kept(self, record: Record) -> bool:
         """Whether an unnamed record gets a variable because it is used several times."""
@@ -219,7 +221,7 @@ class _Writer:
         template = OPERATIONS[record.operation].expression(record.arguments)
         elsewhere = record.unnamed and not self._kept(record) and self._elsewhere(record)  # `w` is another one there
         filled = _Filled(self, record.arguments, elsewhere).visit(ast.parse(template, mode="eval").body)
-        return ast.unparse(_simplified(filled)).replace("'", '"')
+        return _text(_simplified(filled))
 
     def operand(self, name: str, whole: bool) -> ast.expr:
         """A record or a weight as an expression."""
@@ -260,7 +262,8 @@ class _Writer:
                     points.setdefault(user.point)
                 elif user.key not in seen:
                     waiting.append(user.key)
-        name = "_".join(list(points)[:3])
+        names = list(points)
+        name = "_".join(names) if len(names) <= 3 else f"{names[0]}_to_{names[-1]}"
         shared = self._elsewhere(record)
         return self._unique(name if len(points) > 1 else f"before_{name}", self.shared if shared else self.taken)
 
@@ -301,16 +304,35 @@ def _is_weight(record: Record) -> bool:
     return record.operation == "transpose" and isinstance(of, Ref) and "~" not in of.name
 
 
+def _assignment(variable: str, text: str) -> str:
+    """In one line, or a call or a sum over several."""
+    line = f"{variable} = {text}"
+    tree = ast.parse(text, mode="eval").body
+    if len(line) <= _LINE:
+        return line
+    if isinstance(tree, ast.Call):
+        return _wrapped(f"{variable} = {_text(tree.func)}(", [*map(_text, tree.args), *map(_text, tree.keywords)], ")")
+    if isinstance(tree, ast.BinOp):
+        sign = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.MatMult: "@"}.get(type(tree.op))
+        if sign is not None and text == f"{_text(tree.left)} {sign} {_text(tree.right)}":
+            return f"{variable} = (\n    {_text(tree.left)}\n    {sign} {_text(tree.right)}\n)"
+    return line
+
+
+def _text(tree: ast.AST) -> str:
+    return ast.unparse(tree).replace("'", '"')
+
+
 def _wrapped(start: str, parts: list[str], end: str) -> str:
     """A call in one line, or over several."""
     line = start + ", ".join(parts) + end
     if len(line) <= _LINE:
         return line
-    wrapper = textwrap.TextWrapper(
-        _LINE, initial_indent="    ", subsequent_indent="    ", break_long_words=False, break_on_hyphens=False
-    )
-    body = wrapper.fill(", ".join(parts) + ",")
-    return f"{start}\n{body}\n{end}"
+    lines = [""]
+    for part in parts:  # as many in a line as fit
+        longer = f"{lines[-1]} {part}," if lines[-1] else f"    {part},"
+        lines = [*lines[:-1], longer] if len(longer) <= _LINE or not lines[-1] else [*lines, f"    {part},"]
+    return "\n".join([start, *lines, end])
 
 
 def _call(record: Record) -> int:
@@ -347,6 +369,8 @@ def _constant(record: Record) -> str:
             kind = {"bool": ", bool", "int64": ", int"}.get(str(value.dtype), ", np.float32")
             if first in (0, 1):
                 return f"np.{'ones' if first else 'zeros'}({shape}{kind})"
+        if value.ndim == 1 and value.size <= _LITERAL and value.dtype == np.int64:
+            return f"np.array({value.tolist()})"
     return f'recorded["{record.key}"]'
 
 

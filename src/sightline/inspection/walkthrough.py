@@ -143,7 +143,13 @@ class Walkthrough:
             ):
                 if text:
                     yield Padding(Text(text, style=style), (0, 0, 0, 3), expand=False)
-            yield from render_values(shown.tensor, shown.rows, shown.columns)
+            heads = [f"head {n}" for n in range(shown.tensor.shape[-3])] if _by_head(shown) else None
+            yield from render_values(shown.tensor, shown.rows, shown.columns, heads)
+
+
+def _by_head(shown: ShownRecord) -> bool:
+    """Whether the matrices of a tensor are those of its heads."""
+    return len(shown.axes) > 2 and shown.axes[-3].kind == "heads" and shown.tensor.shape[:-3].numel() == 1
 
 
 def check_layer(trace: Trace, layer: int) -> None:
@@ -164,7 +170,10 @@ def first_output(trace: Trace) -> int:
 
 
 def render_values(
-    tensor: Tensor, rows: Sequence[str] | None, columns: Sequence[str] | None
+    tensor: Tensor,
+    rows: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    names: Sequence[str] | None = None,
 ) -> Iterator[RenderableType]:
     """A tensor as matrices of its last two axes: numbers as a table, weights as a grid of colours, too."""
     if tensor.dim() == 0:
@@ -174,7 +183,8 @@ def render_values(
     leading = tensor.shape[:-2]
     for place, matrix in enumerate(flat[:_MATRICES]):
         if leading.numel() > 1:
-            yield Text(f"   [{', '.join(map(str, np.unravel_index(place, leading)))}]", style="dim")
+            name = names[place] if names is not None else str([int(k) for k in np.unravel_index(place, leading)])
+            yield Text(f"   {name}", style="dim")
         for part in _tables(matrix, rows, columns):
             yield Padding(part, (0, 0, 0, 3), expand=False)
     if len(flat) > _MATRICES:
