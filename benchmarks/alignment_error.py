@@ -20,7 +20,7 @@ from typing import Any
 from head_choice import Choice, candidates, choose_by_agreement
 from sightline.cli.align import GoldFiles, natural_text, read_gold_files
 from sightline.evaluation.alignment_error import Gold, measure_alignments
-from sightline.inspection.alignment import SYMMETRIES, HeadSelection, Links, align_in_ways, guided_selection
+from sightline.inspection.alignment import SYMMETRIES, HeadSelection, Links, align_by_selections, guided_selection
 from sightline.run import Run
 
 GOLD = Path(os.environ.get("SIGHTLINE_CORPORA", ".")) / "word-alignment-de-en"
@@ -34,8 +34,8 @@ def choose(run: Run, reverse: Run, pairs: int) -> Choice:
     """By agreement on validation sentences."""
     examples = list(islice(run.test_examples("validation"), pairs))
     sources, targets = [each.source for each in examples], [each.target for each in examples]
-    ahead = align_in_ways(run, sources, targets, candidates(run.model))
-    back = align_in_ways(reverse, targets, sources, candidates(reverse.model))
+    ahead = align_by_selections(run, sources, targets, candidates(run.model))
+    back = align_by_selections(reverse, targets, sources, candidates(reverse.model))
     return choose_by_agreement(
         {how: [each.links for each in found] for how, found in zip(candidates(run.model), ahead, strict=True)},
         {how: turned([e.links for e in found]) for how, found in zip(candidates(reverse.model), back, strict=True)},
@@ -55,7 +55,7 @@ class Judge:
     def links(self, run: Run, ways: list[HeadSelection], *, back: bool = False) -> list[list[Links]]:
         """For each way of looking the links of each sentence, source word first."""
         one, other = (1, 0) if back else (0, 1)
-        found = align_in_ways(
+        found = align_by_selections(
             run,
             self.texts[one],
             self.texts[other],

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sightline.inspection.alignment import HeadSelection, chosen_heads
+from sightline.inspection.alignment import HeadSelection, select_heads
 from untrained_runs import LOOKING, untrained
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
@@ -26,7 +26,7 @@ def test_candidates_are_all_heads_and_layers_at_both_steps_and_each_can_be_read(
     found = benchmark.candidates(model)
     assert len(set(found)) == len(found) == {"transformer": 12, "convolutional": 4}.get(name, 2)
     for how in found:
-        assert chosen_heads(model, how.heads)
+        assert select_heads(model, how.heads)
 
 
 def test_agreement_is_the_share_of_links_that_both_have(benchmark: Any) -> None:

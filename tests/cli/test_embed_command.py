@@ -174,7 +174,7 @@ def test_it_must_be_said_which_pairs(pairs: tuple[Path, Path]) -> None:
     for given in ({}, {"source": pairs[0]}, {"source": pairs[0], "target": pairs[1], "training": True}):
         with pytest.raises(ValueError, match="say which pairs"):
             align(Path("transformer"), **given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="there is no layer 7 that looks at the source; there are 2"):
+    with pytest.raises(ValueError, match="there is no layer 7 with cross-attention; there are 2"):
         align(Path("transformer"), *pairs, layer=7)
 
 

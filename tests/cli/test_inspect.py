@@ -248,7 +248,7 @@ LECTURE = "lecture-example"
         (["report", RUN, "text", "-o", "nowhere/report.html"], "report.html cannot be written: there is no folder", 1),
         (["layer-norms", RUN], "Missing option '--figure'", 2),
         (["layer-norms", RUN, "--figure", "norms.png"], "training.log_layers=true", 1),
-        (["expert-shares", RUN, "--figure", "shares.png"], "says nothing of experts", 1),
+        (["expert-shares", RUN, "--figure", "shares.png"], "has no expert shares", 1),
         (["gradients", RUN, "--figure", "flow.gif"], "flow.gif", 1),
     ],
 )

@@ -21,13 +21,13 @@ from sightline.inspection.alignment import (
     Alignment,
     HeadSelection,
     WordAlignment,
-    align_in_ways,
+    align_by_selections,
     align_outputs,
     align_pairs,
-    chosen_heads,
     grow_diag_final_and,
     intersection,
     pharaoh,
+    select_heads,
     source_attention,
     union,
     word_weights,
@@ -228,7 +228,7 @@ def test_batches_give_what_sentences_alone_give(name: str) -> None:
 def test_the_attention_is_that_of_alignments_of_pieces(name: str) -> None:
     run = untrained(name)
     source, target = run.vocabulary.source.encode(SOURCES[0]), run.vocabulary.target.encode(TARGETS[0])
-    ((weights,),) = source_attention(run, [source], [target], chosen_heads(run.model, ()))
+    ((weights,),) = source_attention(run, [source], [target], select_heads(run.model, ()))
     expected = run.alignment_of(source, target)
     assert expected is not None
     np.testing.assert_allclose(weights, expected.weights, atol=1e-6)
@@ -238,7 +238,7 @@ def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() 
     run = untrained("transformer")
     source = align_words(run.vocabulary.source, SOURCES[0])
     target = align_words(run.vocabulary.target, TARGETS[0])
-    ((weights,),) = source_attention(run, [source.ids], [target.ids], chosen_heads(run.model, ()))
+    ((weights,),) = source_attention(run, [source.ids], [target.ids], select_heads(run.model, ()))
     (plain,) = align_pairs(run, SOURCES[:1], TARGETS[:1])
     (shifted,) = align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(shift=True))
     np.testing.assert_allclose(plain.weights, word_weights(weights[:-1, :-1], source.members, target.members))
@@ -248,10 +248,10 @@ def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() 
 
 def test_heads_and_layers_can_be_chosen_by_name() -> None:
     run = untrained("transformer")
-    assert chosen_heads(run.model, ()) == {"decoder.layers.0.cross_attention": [0, 1]}
-    assert chosen_heads(run.model, ["decoder.1.cross"]) == {"decoder.layers.1.cross_attention": [0, 1]}
+    assert select_heads(run.model, ()) == {"decoder.layers.0.cross_attention": [0, 1]}
+    assert select_heads(run.model, ["decoder.1.cross"]) == {"decoder.layers.1.cross_attention": [0, 1]}
     named = ("decoder.layers.1.cross_attention.1", "decoder.0.cross", "decoder.0.cross.1")
-    assert chosen_heads(run.model, named) == {
+    assert select_heads(run.model, named) == {
         "decoder.layers.1.cross_attention": [1],
         "decoder.layers.0.cross_attention": [0, 1],
     }
@@ -267,7 +267,7 @@ def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
     members = [untrained(name) for name in ("transformer", "recurrent", "bottleneck")]
     first = members[0]
     together = Run(Path("none"), first.recipe, first.vocabulary, Ensemble([each.model for each in members]), CPU)
-    assert list(chosen_heads(together.model, ())) == [
+    assert list(select_heads(together.model, ())) == [
         "models.0.decoder.layers.0.cross_attention",
         "models.1.decoder.attention",
     ]
@@ -300,7 +300,7 @@ def test_outputs_are_aligned_as_the_model_cut_them() -> None:
 def test_what_cannot_be_aligned_is_an_error() -> None:
     run = untrained("transformer")
     with pytest.raises(
-        ValueError, match=r"encoder.0.self.1 does not look at the source; decoder.layers.0.cross_attention.0 … "
+        ValueError, match=r"encoder.0.self.1 is no cross-attention head; decoder.layers.0.cross_attention.0 … "
     ):
         align_pairs(run, SOURCES[:1], TARGETS[:1], HeadSelection(("encoder.0.self.1",)))
     with pytest.raises(ValueError, match="no cross-attention"):
@@ -354,6 +354,6 @@ def test_links_are_written_in_order() -> None:
 def test_several_ways_of_looking_are_read_in_one_pass(name: str) -> None:
     run = untrained(name)
     ways = [HeadSelection((path,), shift) for path in run.model.cross_attention_paths for shift in (False, True)]
-    for how, found in zip(ways, align_in_ways(run, SOURCES, TARGETS, ways), strict=True):
+    for how, found in zip(ways, align_by_selections(run, SOURCES, TARGETS, ways), strict=True):
         for one, other in zip(found, align_pairs(run, SOURCES, TARGETS, how), strict=True):
             np.testing.assert_allclose(one.weights, other.weights, atol=1e-6)

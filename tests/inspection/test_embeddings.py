@@ -198,7 +198,7 @@ def test_what_has_no_such_vectors_says_so() -> None:
     run = untrained("transformer")
     with pytest.raises(ValueError, match="there is no layer 2: this model has layers 0 to 1; last and embedding"):
         run.embed(TEXTS, layer=2)
-    with pytest.raises(ValueError, match="layer -1 is not there"):
+    with pytest.raises(ValueError, match="there is no layer -1"):
         run.embed(TEXTS, layer=-1)
     with pytest.raises(ValueError, match="pooling none keeps those apart"):
         run.embed_units(TEXTS, words=True)

@@ -64,7 +64,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no metrics\.jsonl, where a training writes the shares; give the folder"):
         read_expert_shares(tmp_path)
     write_records(tmp_path, train(5, loss=1.0))
-    with pytest.raises(ValueError, match="says nothing of experts: the model has none"):
+    with pytest.raises(ValueError, match="has no expert shares: the model has no experts"):
         draw_expert_shares(tmp_path, tmp_path / "a.png")
     write_records(tmp_path, train(5, experts={"decoder.0": [0.5, 0.5]}, dropped=0.0))
     with pytest.raises(ValueError, match=r"a figure is a \.png, \.svg, \.pdf file; name it so"):

@@ -210,7 +210,7 @@ def alignment_file(
 ) -> AlignmentFile | None:
     """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
     from sightline.files import check_writable
-    from sightline.inspection.alignment import chosen_heads
+    from sightline.inspection.alignment import select_heads
 
     if path is None:
         return None
@@ -218,7 +218,7 @@ def alignment_file(
     form = form or ("pharaoh" if path.suffix == ".pharaoh" else "json")
     how = looking(heads, shift)
     if form == "pharaoh":
-        chosen_heads(run.model, how.heads)
+        select_heads(run.model, how.heads)
     return AlignmentFile(path, form, how)
 
 

@@ -85,8 +85,8 @@ def ablate_each(
 ) -> list[AblationEffect]:
     """The effect of each head alone (all heads, if none are named), the most needed first."""
     names = head_names(run.model) if heads is None else list(heads)
-    found = _effects(run, [(name,) for name in names], texts, targets, measure)
-    return sorted(found, key=lambda effect: effect.log_probability)
+    effects = _effects(run, [(name,) for name in names], texts, targets, measure)
+    return sorted(effects, key=lambda effect: effect.log_probability)
 
 
 def _effects(
@@ -111,13 +111,13 @@ def _effects(
     with on_taps(run.model, lambda tapped: None, tuple(attentions(run.model))):  # the same kernels on both sides
         whole = total()
     score = None if measure is None else measure()
-    found = []
+    effects = []
     for heads in groups:
         with ablated(run.model, heads):
             change = total() - whole
             metric = None if measure is None or score is None else measure() - score
-        found.append(AblationEffect(heads, change, metric))
-    return found
+        effects.append(AblationEffect(heads, change, metric))
+    return effects
 
 
 def _pairs(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
-    """Attention weights between two token sequences; row t holds what target token t gave to each source token."""
+    """Attention weights between two token sequences: row t has those of target token t on the source tokens."""
 
     source: list[str]
     target: list[str]
@@ -91,44 +91,44 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def intersection(forward: Links, backward: Links) -> Links:
-    """What both say: few links, mostly right."""
+    """Links in both: few, mostly right."""
     return forward & backward
 
 
 def union(forward: Links, backward: Links) -> Links:
-    """What either says: most of the right links, and wrong ones."""
+    """Links in either: most of the right ones, and wrong ones."""
     return forward | backward
 
 
 def grow_diag_final_and(forward: Links, backward: Links) -> Links:
-    """From what both say outwards to what either says.
+    """Grow from the links in both towards the links in either.
 
-    grow-diag: as long as there are any, links of either that touch one already there (diagonally too), and of whose
-    words at least one has no link yet. final-and: links of either, the first one's first, of whose words neither has.
+    grow-diag: while there are any, add links of either that neighbour a link (diagonally too) if at least one of their
+    words has no link. final-and: add links of either, forward ones first, if neither of their words has a link.
     """
-    found = set(forward & backward)
+    links = set(forward & backward)
     either = forward | backward
-    sources, targets = {i for i, _ in found}, {j for _, j in found}
+    sources, targets = {i for i, _ in links}, {j for _, j in links}
 
     def add(link: Link) -> None:
-        found.add(link)
+        links.add(link)
         sources.add(link[0])
         targets.add(link[1])
 
     grown = True
     while grown:
         grown = False
-        for i, j in sorted(found):
+        for i, j in sorted(links):
             for down, across in _NEIGHBOURS:
                 near = i + down, j + across
-                if near in either and near not in found and (near[0] not in sources or near[1] not in targets):
+                if near in either and near not in links and (near[0] not in sources or near[1] not in targets):
                     add(near)
                     grown = True
-    for links in (forward, backward):
-        for i, j in sorted(links - found):
+    for direction in (forward, backward):
+        for i, j in sorted(direction - links):
             if i not in sources and j not in targets:
                 add((i, j))
-    return frozenset(found)
+    return frozenset(links)
 
 
 SYMMETRIES: dict[str, Callable[[Links, Links], Links]] = {
@@ -143,7 +143,7 @@ Weights = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class WordAlignment:
-    """What each target word gave to each source word."""
+    """Attention weights of each target word on the source words."""
 
     source: list[str]
     target: list[str]
@@ -151,7 +151,7 @@ class WordAlignment:
 
     @property
     def links(self) -> Links:
-        """(source word, target word): for each target word the source word with most weight, if any has some."""
+        """(source word, target word): for each target word the source word with the most weight, if any has some."""
         if not self.source:
             return frozenset()
         best = self.weights.argmax(axis=1)
@@ -169,11 +169,11 @@ def pharaoh(links: Links) -> str:
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """Which heads are read, and when. If none are named: the one that was guided in training (and as it was), or all of
-    the last layer but one (Garg et al. 2019); of an ensemble, those of every model that looks.
+    """Which cross-attention heads are read, and when.
 
-    At step t a decoder reads word t−1 and writes word t. With `shift`, word t is aligned where it is read, one step
-    later, when it is known and need not be guessed (Chen et al. 2020, §3).
+    By default the head that was guided in training, else all of the last layer but one (Garg et al. 2019); of an
+    ensemble, those of every model with cross-attention. At step t a decoder reads word t−1 and predicts word t. With
+    `shift`, word t is aligned one step later, where it is read and no longer predicted (Chen et al. 2020, §3).
     """
 
     heads: tuple[str, ...] = ()
@@ -184,55 +184,55 @@ def align_pairs(
     run: LoadedRun,
     sources: Sequence[str],
     targets: Sequence[str],
-    looking: HeadSelection | None = None,
+    selection: HeadSelection | None = None,
     *,
     source_words: Sequence[Sequence[str]] | None = None,
     target_words: Sequence[Sequence[str]] | None = None,
 ) -> list[WordAlignment]:
-    """The alignment of each pair of texts, with the target given. Words are what stands between spaces, or as told."""
-    every = [looking or HeadSelection()]
-    (found,) = align_in_ways(run, sources, targets, every, source_words=source_words, target_words=target_words)
+    """The alignment of each pair of texts. Words are separated by spaces, unless they are given."""
+    every = [selection or HeadSelection()]
+    (found,) = align_by_selections(run, sources, targets, every, source_words=source_words, target_words=target_words)
     return found
 
 
-def align_in_ways(
+def align_by_selections(
     run: LoadedRun,
     sources: Sequence[str],
     targets: Sequence[str],
-    ways: Sequence[HeadSelection],
+    selections: Sequence[HeadSelection],
     *,
     source_words: Sequence[Sequence[str]] | None = None,
     target_words: Sequence[Sequence[str]] | None = None,
 ) -> list[list[WordAlignment]]:
-    """The same for several ways of looking, all read in one pass: for each of them the alignment of each pair."""
+    """The same for several selections of heads, read in one pass: for each of them the alignment of each pair."""
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give each source one target")
     second = [
         align_words(run.vocabulary.target, text, _words_of(target_words, n), n + 1) for n, text in enumerate(targets)
     ]
-    return _align(run, _read(run, sources, source_words), second, ways)
+    return _align(run, _read(run, sources, source_words), second, selections)
 
 
 def align_outputs(
-    run: LoadedRun, sources: Sequence[str], outputs: Sequence[Sequence[int]], looking: HeadSelection | None = None
+    run: LoadedRun, sources: Sequence[str], outputs: Sequence[Sequence[int]], selection: HeadSelection | None = None
 ) -> list[WordAlignment]:
-    """The same for tokens that the model wrote, as it wrote them."""
+    """The same for token ids that the model generated."""
     second = [align_pieces(list(ids), _written(run, ids)) for ids in outputs]
-    return _align(run, _read(run, sources, None), second, [looking or HeadSelection()])[0]
+    return _align(run, _read(run, sources, None), second, [selection or HeadSelection()])[0]
 
 
 # --- pieces and words --------------------------------------------------------------------------------------------
 
 
 def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[SegmentedText]:
-    """Sources as the model reads them: what stands behind data.clean.truncate_source has no pieces, and so no links."""
+    """Sources as the model reads them: words behind data.clean.truncate_source have no pieces, and so no links."""
     most = run.recipe.data.clean.truncate_source
     cuts = (align_words(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
     return [SegmentedText(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
 
 
 def _written(run: LoadedRun, ids: Sequence[int]) -> list[str]:
-    """The pieces of an output; one that was copied, and so is unknown here, was written as a word by itself."""
+    """The pieces of an output; a copied one, which is unknown here, is a word by itself."""
     pieces = run.vocabulary.target.pieces(ids)
     if not run.recipe.copies_unknown:
         return pieces
@@ -257,15 +257,15 @@ def word_weights(weights: Weights, source: NDArray[np.bool_], target: NDArray[np
 # --- attention ---------------------------------------------------------------------------------------------------
 
 
-def chosen_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
-    """The heads that look at the source, by path: those named (`decoder.2.cross.1`, or all of `decoder.2.cross`)."""
-    every = _looks(model)
-    names = names or [_head_among(looks, None, None) for looks in every]
+def select_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
+    """The cross-attention heads of these names (`decoder.2.cross.1`, or all of `decoder.2.cross`), by path."""
+    every = _cross_attention_paths(model)
+    names = names or [_head_of(layers, None, None) for layers in every]
     counts = {path: count for path, count in attentions(model).items() if path in model.cross_attention_paths}
     chosen: dict[str, list[int]] = {}
-    layers = {short_name(path): path for path in counts}
+    by_name = {short_name(path): path for path in counts}
     for name in names:
-        whole = layers.get(short_name(name))
+        whole = by_name.get(short_name(name))
         if whole is not None:
             path, numbers = whole, list(range(counts[whole]))
         else:
@@ -273,43 +273,43 @@ def chosen_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
             numbers = [number]
         if path not in counts:
             known = [each for each in head_names(model) if each.rpartition(".")[0] in counts]
-            raise ValueError(f"{name} does not look at the source; {known[0]} … {known[-1]} do")
+            raise ValueError(f"{name} is no cross-attention head; {known[0]} … {known[-1]} are")
         chosen[path] = sorted({*chosen.get(path, []), *numbers})
     return chosen
 
 
-def guided_selection(run: LoadedRun, looking: HeadSelection) -> HeadSelection:
-    """As told; where no head is named and one was guided in training, at that one, shifted if it was (or is told)."""
+def guided_selection(run: LoadedRun, selection: HeadSelection) -> HeadSelection:
+    """The selection; if it names no head, the head that was guided in training, shifted if it was."""
     guide = run.recipe.training.guided_alignment
-    if looking.heads or guide is None:
-        return looking
-    heads = tuple(_head_among(looks, guide.layer, guide.head) for looks in _looks(run.model))
-    return HeadSelection(heads, guide.shift or looking.shift)
+    if selection.heads or guide is None:
+        return selection
+    heads = tuple(_head_of(layers, guide.layer, guide.head) for layers in _cross_attention_paths(run.model))
+    return HeadSelection(heads, guide.shift or selection.shift)
 
 
 def head_at(model: Any, layer: int | None, head: int | None) -> str:
-    """The name of a head that looks at the source, or of all of its layer; both counted from 0, None: the default."""
-    (looks,) = _looks(model)
-    return _head_among(looks, layer, head)
+    """The name of a cross-attention head, or of its layer; both counted from 0, None: the default."""
+    (layers,) = _cross_attention_paths(model)
+    return _head_of(layers, layer, head)
 
 
-def _looks(model: Any) -> list[tuple[str, ...]]:
-    """The paths of what looks at the source, from the bottom: of the model, or of each of an ensemble that looks."""
+def _cross_attention_paths(model: Any) -> list[tuple[str, ...]]:
+    """The paths of cross-attention layers, from the bottom: of the model, or of each of an ensemble that has any."""
     found = [
-        looks
-        for looks in getattr(model, "member_cross_attention_paths", (tuple(model.cross_attention_paths),))
-        if looks
+        layers
+        for layers in getattr(model, "member_cross_attention_paths", (tuple(model.cross_attention_paths),))
+        if layers
     ]
     if not found:
-        raise ValueError("this model has no attention to the source, so it aligns nothing")
+        raise ValueError("this model has no cross-attention, so it aligns nothing")
     return found
 
 
-def _head_among(looks: Sequence[str], layer: int | None, head: int | None) -> str:
-    place = max(len(looks) - 2, 0) if layer is None else layer
-    if not 0 <= place < len(looks):
-        raise ValueError(f"there is no layer {place} that looks at the source; there are {len(looks)}, counted from 0")
-    return looks[place] if head is None else f"{looks[place]}.{head}"
+def _head_of(layers: Sequence[str], layer: int | None, head: int | None) -> str:
+    place = max(len(layers) - 2, 0) if layer is None else layer
+    if not 0 <= place < len(layers):
+        raise ValueError(f"there is no layer {place} with cross-attention; there are {len(layers)}, counted from 0")
+    return layers[place] if head is None else f"{layers[place]}.{head}"
 
 
 @torch.inference_mode()
@@ -320,26 +320,26 @@ def source_attention(
     *groups: dict[str, list[int]],
     tokens: int = 4096,
 ) -> list[list[Weights]]:
-    """(T + 1, S + 1) of each pair, end marks included: the mean of these heads while the target is written.
+    """(T + 1, S + 1) of each pair, end marks included: the mean of these heads under teacher forcing.
 
-    For several groups of heads all of that in one pass: a list of pairs for each group.
+    Several groups of heads are read in one pass: a list of pairs for each group.
     """
     results = [[np.zeros((0, 0), np.float32)] * len(sources) for _ in groups]
     paths = tuple(dict.fromkeys(path for heads in groups for path in heads))
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
-        given = [[START, *targets[index]] for index in indices]
-        heard: dict[str, list[torch.Tensor]] = {}
+        decoder_input = [[START, *targets[index]] for index in indices]
+        recorded: dict[str, list[torch.Tensor]] = {}
 
-        def hear(tapped: Tapped, heard: dict[str, list[torch.Tensor]] = heard) -> None:
+        def keep(tapped: Tapped, recorded: dict[str, list[torch.Tensor]] = recorded) -> None:
             path, _, point = tapped.name.rpartition(".")
             if point == "weights":
-                heard.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
+                recorded.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
-        with on_taps(run.model, hear, paths):
+        with on_taps(run.model, keep, paths):
             state = begun(run.model, [sources[index] for index in indices], run.device)
-            run.model.advance(pad_tokens(given, run.device), state)
-        every = {path: torch.cat(parts, dim=2).float() for path, parts in heard.items()}  # (B, H, T, S)
+            run.model.advance(pad_tokens(decoder_input, run.device), state)
+        every = {path: torch.cat(parts, dim=2).float() for path, parts in recorded.items()}  # (B, H, T, S)
         for heads, own in zip(groups, results, strict=True):
             chosen = torch.cat([every[path][:, numbers] for path, numbers in heads.items()], dim=1)
             mean = chosen.mean(1).cpu().numpy()  # (B, T, S)
@@ -349,24 +349,27 @@ def source_attention(
 
 
 def _align(
-    run: LoadedRun, sources: Sequence[SegmentedText], targets: Sequence[SegmentedText], ways: Sequence[HeadSelection]
+    run: LoadedRun,
+    sources: Sequence[SegmentedText],
+    targets: Sequence[SegmentedText],
+    selections: Sequence[HeadSelection],
 ) -> list[list[WordAlignment]]:
     if not run.recipe.task_spec.maps_text:
         raise ValueError(f"alignments are between a source and a target, and this run is {run.recipe.task_spec}")
-    ways = [guided_selection(run, looking) for looking in ways]
-    groups = [chosen_heads(run.model, looking.heads) for looking in ways]
+    selections = [guided_selection(run, selection) for selection in selections]
+    groups = [select_heads(run.model, selection.heads) for selection in selections]
     pairs = [n for n, (one, other) in enumerate(zip(sources, targets, strict=True)) if one.words and other.words]
-    looks = source_attention(run, [sources[n].ids for n in pairs], [targets[n].ids for n in pairs], *groups)
+    attention = source_attention(run, [sources[n].ids for n in pairs], [targets[n].ids for n in pairs], *groups)
     return [
-        _word_alignments(sources, targets, dict(zip(pairs, own, strict=True)), looking.shift)
-        for looking, own in zip(ways, looks, strict=True)
+        _word_alignments(sources, targets, dict(zip(pairs, own, strict=True)), selection.shift)
+        for selection, own in zip(selections, attention, strict=True)
     ]
 
 
 def _word_alignments(
     sources: Sequence[SegmentedText], targets: Sequence[SegmentedText], found: dict[int, Weights], shift: bool
 ) -> list[WordAlignment]:
-    """From pieces to words, for each pair; nothing looks at nothing where one side is empty."""
+    """From pieces to words, for each pair; zeros where one side is empty."""
     results = []
     for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
         weights = np.zeros((len(target.words), len(source.words)), np.float32)
@@ -378,7 +381,7 @@ def _word_alignments(
 
 
 def alignment_of(heads: Sequence[Head]) -> Alignment | None:
-    """What each token of the output looked at in the source: the mean of all heads that do; None where none does."""
+    """The mean of all cross-attention heads; None where there are none."""
     cross = [head for head in heads if head.kind == "cross"]
     if not cross or cross[0].weights.shape != (len(cross[0].queries), len(cross[0].keys)):
         return None

@@ -187,8 +187,8 @@ def heads_table(heads: Sequence[Head]) -> Table:
     for head in heads:
         if before not in (None, head.path):
             table.add_section()
-        before, found = head.path, head.measures
-        values = (found.entropy, found.entropy_share, found.diagonality, found.confidence)
+        before, measures = head.path, head.measures
+        values = (measures.entropy, measures.entropy_share, measures.diagonality, measures.confidence)
         table.add_row(short_name(head.name), *("–" if value != value else f"{value:.2f}" for value in values))
     return table
 
@@ -262,7 +262,7 @@ class ExpertRouting:
 
     path: str  # of the experts in the model
     tokens: list[str]
-    gates: NDArray[np.float32]  # (T, E), each row sums to one, zeros where an expert was not asked
+    gates: NDArray[np.float32]  # (T, E), each row sums to one, zeros for experts that were not used
 
     @property
     def shares(self) -> NDArray[np.float32]:
@@ -271,7 +271,7 @@ class ExpertRouting:
         return result
 
     @property
-    def asked(self) -> list[int]:
+    def routed(self) -> list[int]:
         """(E,) how many tokens were routed to each expert."""
         return [int(count) for count in (self.gates > 0).sum(axis=0)]
 
@@ -284,7 +284,7 @@ class ExpertRouting:
         """For JSON; gates are kept to six digits."""
         rows = [[round(float(gate), 6) for gate in row] for row in self.gates]
         shares = [round(float(share), 6) for share in self.shares]
-        return {"path": self.path, "tokens": self.tokens, "shares": shares, "asked": self.asked, "gates": rows}
+        return {"path": self.path, "tokens": self.tokens, "shares": shares, "routed": self.routed, "gates": rows}
 
 
 def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
@@ -293,15 +293,15 @@ def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
     for record in trace:
         if record.point == "gates" and (layer is None or record.layer == layer):
             by_path.setdefault(record.path, []).append(record)
-    found = []
+    result = []
     for path, records in by_path.items():
         gates = torch.cat([record.tensor for record in records], dim=1)[0].float().cpu().numpy()  # (T, E)
         names = [name for record in records for name in _queries(trace, record, "decoder")]
-        found.append(ExpertRouting(path, names, gates))
-    return found
+        result.append(ExpertRouting(path, names, gates))
+    return result
 
 
-def routing_table(found: Sequence[ExpertRouting]) -> Table:
+def routing_table(routings: Sequence[ExpertRouting]) -> Table:
     """For a terminal: a row for each token, a column for each layer, and the shares of the experts below."""
     from rich import box
     from rich.table import Table
@@ -309,20 +309,20 @@ def routing_table(found: Sequence[ExpertRouting]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, title="experts of each token, and their gates", title_justify="left")
     table.add_column("token")
-    for routing in found:
+    for routing in routings:
         table.add_column(routing.path, overflow="fold")
-    sides = list(dict.fromkeys(tuple(routing.tokens) for routing in found))
+    sides = list(dict.fromkeys(tuple(routing.tokens) for routing in routings))
     for side in sides:
         for place, token in enumerate(side):
             cells = [
                 "  ".join(f"{number}: {gate:.2f}" for number, gate in routing.best(place))
                 if tuple(routing.tokens) == side
                 else ""
-                for routing in found
+                for routing in routings
             ]
             table.add_row(Text(visible(token)), *cells)
         table.add_section()
-    shares = ["  ".join(f"{number}: {share:.0%}" for number, share in enumerate(each.shares)) for each in found]
+    shares = ["  ".join(f"{number}: {share:.0%}" for number, share in enumerate(each.shares)) for each in routings]
     table.add_row("share of each", *shares)
     return table
 
@@ -343,16 +343,16 @@ class ReceptiveField:
 
 def receptive_fields(trace: Trace) -> list[ReceptiveField]:
     """The receptive field of every convolution of a trace with arithmetic, in order."""
-    found: list[ReceptiveField] = []
+    fields: list[ReceptiveField] = []
     for record in trace:
         match = _CONVOLUTION.match(record.name)
         offsets = _offsets(trace, record.key) if match else ()
         if match and offsets and record.key == record.name:
-            below = [field.reach for field in found if field.side == match[1]] or [(0, 0)]
+            below = [field.reach for field in fields if field.side == match[1]] or [(0, 0)]
             reach = (below[-1][0] + min(offsets), below[-1][1] + max(offsets))
             tokens = trace.sides(record.axes, record.shape)[0] or []
-            found.append(ReceptiveField(record.name.removesuffix(".output"), match[1], offsets, reach, tokens))
-    return found
+            fields.append(ReceptiveField(record.name.removesuffix(".output"), match[1], offsets, reach, tokens))
+    return fields
 
 
 def _offsets(trace: Trace, key: str) -> tuple[int, ...]:
@@ -368,7 +368,7 @@ def _offsets(trace: Trace, key: str) -> tuple[int, ...]:
 
 def first_seen(windows: list[ReceptiveField], length: int) -> NDArray[np.float64]:
     """(T, T): the layer, from 1, at which each position (down) first sees each token (across); 0 for never."""
-    found = np.zeros((length, length))
+    layers = np.zeros((length, length))
     seen = np.eye(length, dtype=bool)
     for number, window in enumerate(windows, 1):
         taken = np.zeros_like(seen)
@@ -377,5 +377,5 @@ def first_seen(windows: list[ReceptiveField], length: int) -> NDArray[np.float64
             if first < last:
                 taken[first:last] |= seen[first + offset : last + offset]
         seen = taken | seen  # residual links keep what was there
-        found[(found == 0) & seen] = number
-    return found
+        layers[(layers == 0) & seen] = number
+    return layers

@@ -5,9 +5,8 @@
     rich.print(record.tree())
     draw_beam(record, Path("beam.png"))  # plots/beam.py
 
-The search itself tells it (`on_step` of a request), and it is asked as predictions are: nothing is searched
-again here, and by nothing but the options of a prediction. Where a search is made again, because an output said what is
-forbidden, the last one is recorded.
+The search reports each step (`on_step` of a request); the record is made while the run predicts, with its options.
+Where a search is repeated because an output had forbidden text, the last one is recorded.
 """
 
 from __future__ import annotations
@@ -43,7 +42,9 @@ class Node:
     number: int
     step: int
     parent: int | None  # the number of the one it continues; None: the start
-    token: int  # past the end of the vocabulary: a word copied from the source (text/copying.py), which `piece` tells
+    token: (
+        int  # past the end of the vocabulary: a word copied from the source (text/copying.py), with its text in `piece`
+    )
     piece: str
     log_probability: float
     score: float  # over the length penalty, plus the coverage penalty: as if it ended here
@@ -55,33 +56,33 @@ Children = dict[int | None, list[Node]]  # by the number of the one they continu
 
 @dataclass
 class BeamRecord:
-    """All of one sentence, in the order in which the search ranked them, step by step."""
+    """All hypotheses for one sentence, in the order in which the search ranked them, step by step."""
 
     beam: int
-    nbest_wanted: int
+    nbest_size: int
     groups: int = 1
     nodes: list[Node] = field(default_factory=list)
     places: list[int] = field(default_factory=list)  # the node in each place of the beam, after the last step
     steps: int = 0
 
-    def add(self, told: BeamStep) -> None:
+    def add(self, step: BeamStep) -> None:
         """One step of a search over one sentence."""
-        if told.step == 0:  # what was searched before did not keep to what is forbidden
+        if step.step == 0:  # an earlier search for the same sentence was repeated
             self.nodes, self.places, self.steps = [], [], 0
-        done, before = bool(told.done[0]), self.places
-        going = dict(zip(told.slots[0].tolist(), told.alive[0].tolist(), strict=True))
+        done, before = bool(step.done[0]), self.places
+        live = dict(zip(step.slots[0].tolist(), step.alive[0].tolist(), strict=True))
         numbers: dict[int, int] = {}
-        rows = (part[0].tolist() for part in (told.totals, told.scores, told.parents, told.words, told.finished))
+        rows = (part[0].tolist() for part in (step.totals, step.scores, step.parents, step.words, step.finished))
         for place, (total, score, parent, word, finished) in enumerate(zip(*rows, strict=True)):
             if total == float("-inf"):
                 continue
             fate: Fate = "finished" if finished else "outscored"
-            if not finished and place in going and word != END:
-                fate = "sentence done" if done else "continued" if going[place] else "group done"
+            if not finished and place in live and word != END:
+                fate = "sentence done" if done else "continued" if live[place] else "group done"
             numbers[place] = len(self.nodes)
             origin = before[parent] if before else None
             self.nodes.append(Node(len(self.nodes), self.steps, origin, word, "", total, score, fate))
-        self.places = [numbers.get(place, -1) for place in told.slots[0].tolist()]
+        self.places = [numbers.get(place, -1) for place in step.slots[0].tolist()]
         self.steps += 1
 
     def tokens(self, node: Node) -> list[int]:
@@ -96,40 +97,40 @@ class BeamRecord:
         return found[::-1]
 
     def outputs(self) -> list[Node]:
-        """The last nodes of the n best, best first. (Groups may say the same; it is told once.)"""
+        """The last nodes of the n best, best first. (Outputs that several groups have are listed once.)"""
         finished = sorted((node for node in self.nodes if node.fate == "finished"), key=lambda node: -node.score)
         different: dict[tuple[int, ...], Node] = {}
         for node in finished:
             different.setdefault(tuple(self.tokens(node)) if self.groups > 1 else (node.number,), node)
-        return list(different.values())[: self.nbest_wanted]
+        return list(different.values())[: self.nbest_size]
 
     def best(self) -> set[int]:
         """The numbers of all nodes of the best output."""
         return {each.number for node in self.outputs()[:1] for each in self.line(node)}
 
     def nbest(self) -> list[Hypothesis]:
-        """The outputs of the search, from nothing but what was recorded."""
+        """The outputs of the search, rebuilt from the record."""
         return [Hypothesis(self.tokens(node)[:-1], node.score, node.log_probability) for node in self.outputs()]
 
     def named(self, pieces: Sequence[str]) -> BeamRecord:
         """The same with a piece for the token of each node."""
         nodes = [Node(**{**asdict(node), "piece": piece}) for node, piece in zip(self.nodes, pieces, strict=True)]
-        return BeamRecord(self.beam, self.nbest_wanted, self.groups, nodes, list(self.places), self.steps)
+        return BeamRecord(self.beam, self.nbest_size, self.groups, nodes, list(self.places), self.steps)
 
     # --- as data -------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         outputs = [node.number for node in self.outputs()]
-        head = {"beam": self.beam, "nbest": self.nbest_wanted, "groups": self.groups, "steps": self.steps}
+        head = {"beam": self.beam, "nbest": self.nbest_size, "groups": self.groups, "steps": self.steps}
         return {**head, "outputs": outputs, "nodes": [asdict(node) for node in self.nodes]}
 
     # --- as a tree -----------------------------------------------------------------------------------------------
 
     def tree(self) -> Tree:
-        """For a terminal: what led to finished outputs or to the end.
+        """For a terminal: the hypotheses on the way to finished outputs or to the last step.
 
-        Where nothing branches off, tokens stand in one line.
+        Tokens without alternatives are joined in one line.
         """
         from rich.text import Text
         from rich.tree import Tree
@@ -146,7 +147,7 @@ class BeamRecord:
         return root
 
     def children(self) -> Children:
-        """What continues each node, on the way to anything that finished or was there at the end."""
+        """The continuations of each node, on the way to hypotheses that finished or were live at the end."""
         ends = [node for node in self.nodes if node.fate in ("finished", "sentence done", "group done")]
         wanted = {each.number for node in ends for each in self.line(node)}
         children: Children = {}
@@ -157,7 +158,7 @@ class BeamRecord:
 
 
 def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
-    """A node and those after it, as far as nothing branches off and all or none of them are of the best output."""
+    """A node and its continuations up to the next branch, all or none of them of the best output."""
     run = [node]
     while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (node.number in best):
         run.append(below[0])
@@ -165,7 +166,7 @@ def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
 
 
 def ending(node: Node, outputs: Sequence[int]) -> str:
-    """How a hypothesis ended, in words; nothing where it went on."""
+    """How a hypothesis ended, in words; "" where it was continued."""
     if node.fate == "finished":
         place = f", output {outputs.index(node.number) + 1}" if node.number in outputs else ""
         return f"finished: score {node.score:.3f}{place}"
@@ -173,7 +174,7 @@ def ending(node: Node, outputs: Sequence[int]) -> str:
 
 
 def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
-    """Tokens that follow one another, what they add up to, and how it ended."""
+    """Tokens in a row, their log-probability, and how the hypothesis ended."""
     from rich.text import Text
 
     last = run[-1]
@@ -185,7 +186,7 @@ def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
 
 
 def record_beam(run: LoadedRun, text: str, options: Decoding | None = None, *, prefix: str | None = None) -> BeamRecord:
-    """The search for the output of a text, which may have to begin in some way, recorded.
+    """Record the search for the output of a text, which may have a prefix.
 
     A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
     """

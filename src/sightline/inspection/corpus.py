@@ -39,7 +39,7 @@ _BUCKETS = 6
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """One token (or label) that was wanted, and −log p of it."""
+    """One label (a token, a tag, a class) and −log p of it."""
 
     sentence: int  # from 1
     position: int  # from 1
@@ -125,12 +125,12 @@ class CorpusLosses:
         ordered = sorted(self.sentences, key=lambda each: len(each.tokens))
         lengths = np.array([len(each.tokens) for each in ordered])
         cuts = np.unique(np.searchsorted(lengths, lengths[np.arange(1, most) * len(lengths) // most]))
-        found = []
+        buckets = []
         for part in np.split(np.arange(len(ordered)), cuts[cuts > 0]):
             own = [ordered[place] for place in part]
             losses = [token.loss for each in own for token in each.tokens]
-            found.append(LengthLoss(len(own[0].tokens), len(own[-1].tokens), len(own), len(losses), fmean(losses)))
-        return found
+            buckets.append(LengthLoss(len(own[0].tokens), len(own[-1].tokens), len(own), len(losses), fmean(losses)))
+        return buckets
 
     def to_dict(self, order: Order = "worst") -> dict[str, Any]:
         """For JSON: everything, in that order."""
@@ -225,7 +225,7 @@ def pair_losses(
     counts: Counts | None = None,
     device: torch.device | str = "cpu",
 ) -> CorpusLosses:
-    """Of a translator, a tagger or a classifier: the losses of right answers, each given those before it."""
+    """Losses of pairs: a sequence-to-sequence model, a tagger or a classifier, under teacher forcing."""
     show, place = collate_fn(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)
@@ -240,8 +240,8 @@ def pair_losses(
         for number, answers in zip(numbers, batch_losses(model, batch), strict=True):
             at = vocabulary.source.pieces(sources[number].tolist()) if recipe.task_spec.labels == "words" else []
             tokens = [
-                _token_loss(vocabulary, number, rank, wanted, loss, guess, counts, at[t] if at else "")
-                for rank, (t, wanted, loss, guess) in enumerate(answers, 1)
+                _token_loss(vocabulary, number, rank, label, loss, guess, counts, at[t] if at else "")
+                for rank, (t, label, loss, guess) in enumerate(answers, 1)
             ]
             rows[number] = SentenceLoss(number + 1, examples[number].source, examples[number].target, tokens)
     return _view(on, [rows[number] for number in sorted(rows)])
@@ -250,7 +250,7 @@ def pair_losses(
 def text_losses(
     stream: NDArray[Any], losses: NDArray[np.float64], vocabulary: Vocabulary, *, on: str, counts: Counts | None = None
 ) -> CorpusLosses:
-    """Of a language model, given −log p of each token of a text: documents, cut where they are long."""
+    """Losses of a language model, from −log p of each token of a text: documents, cut where they are long."""
     ends = np.flatnonzero(stream == END) + 1
     cuts = sorted({*ends.tolist(), len(stream)})
     rows: list[SentenceLoss] = []
@@ -260,8 +260,8 @@ def text_losses(
             stop, number = min(start + WINDOW, end), len(rows)
             own = stream[start:stop].tolist()
             tokens = [
-                _token_loss(vocabulary, number, rank, wanted, float(loss), None, counts, "")
-                for rank, (wanted, loss) in enumerate(zip(own, losses[start:stop], strict=True), 1)
+                _token_loss(vocabulary, number, rank, label, float(loss), None, counts, "")
+                for rank, (label, loss) in enumerate(zip(own, losses[start:stop], strict=True), 1)
             ]
             rows.append(SentenceLoss(number + 1, "", vocabulary.target.decode(own), tokens))
         begin = end
@@ -272,15 +272,15 @@ def _token_loss(
     vocabulary: Vocabulary,
     number: int,
     rank: int,
-    wanted: int,
+    label: int,
     loss: float,
     guess: int | None,
     counts: Counts | None,
     at: str,
 ) -> TokenLoss:
-    name = vocabulary.target.pieces([wanted])[0]
+    name = vocabulary.target.pieces([label])[0]
     likeliest = None if guess is None else vocabulary.target.pieces([guess])[0]
-    return TokenLoss(number + 1, rank, name, loss, None if counts is None else int(counts[wanted]), likeliest, at)
+    return TokenLoss(number + 1, rank, name, loss, None if counts is None else int(counts[label]), likeliest, at)
 
 
 def _view(on: str, rows: Sequence[SentenceLoss]) -> CorpusLosses:
@@ -292,20 +292,20 @@ def _view(on: str, rows: Sequence[SentenceLoss]) -> CorpusLosses:
 
 @torch.inference_mode()
 def batch_losses(model: Any, batch: TrainingBatch) -> Iterator[list[tuple[int, int, float, int]]]:
-    """For each row (place, wanted id, −log p, likeliest id) of every answer."""
+    """For each row (position, label, −log p, most likely id) of every label."""
     features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
     scores = model.logits(features).float()  # (B, T, V)
     right = scores.gather(-1, batch.labels[..., None])[..., 0]
     losses = (scores.logsumexp(-1) - right).double().cpu().numpy()
-    wanted, guesses = batch.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy()
-    for row in range(len(wanted)):
-        places = np.flatnonzero(wanted[row] != PAD)
-        yield [(int(t), int(wanted[row, t]), float(losses[row, t]), int(guesses[row, t])) for t in places]
+    labels, guesses = batch.labels.cpu().numpy(), scores.argmax(-1).cpu().numpy()
+    for row in range(len(labels)):
+        places = np.flatnonzero(labels[row] != PAD)
+        yield [(int(t), int(labels[row, t]), float(losses[row, t]), int(guesses[row, t])) for t in places]
 
 
 def token_counts(store: Store, size: int) -> Counts:
-    """(size,): how often each id stands in the targets of a training text; an end mark once an example."""
+    """(size,): how often each id occurs in the targets of a training text; an end mark once an example."""
     counts = np.zeros(size, np.int64)
     for at in range(0, len(store), _COUNTED_AT_ONCE):
         _, targets = store.take(np.arange(at, min(at + _COUNTED_AT_ONCE, len(store))))

@@ -40,7 +40,7 @@ _RESOLUTION = 8  # digits that JSON keeps
 class Curve:
     """Norms at each distance: their median, mean, 10% and 90% quantile, and of how many pairs (t, k).
 
-    Where gradients vanish, a mean is that of a few that did not; so the median stands for the curve. Single precision
+    Where gradients vanish, the mean is that of a few that do not; so the curve is the median. Single precision
     ends near 1e-38: what is smaller is rounding.
     """
 
@@ -96,16 +96,16 @@ def gradient_flow(
 
     One backward pass serves the k-th answer of every sentence of a batch, since no sentence depends on another.
     """
-    found: dict[tuple[Side, str], list[NDArray[np.float64]]] = {}  # rows of (distance, norm)
+    norms: dict[tuple[Side, str], list[NDArray[np.float64]]] = {}  # rows of (distance, norm)
     with differentiable(model):
         for batch in batches:
             for key, rows in _batch_norms(model, batch, points):
-                found.setdefault(key, []).append(rows)
-    if not found:
+                norms.setdefault(key, []).append(rows)
+    if not norms:
         raise ValueError(f"{type(model).__name__} kept no states to differentiate by; is it an encoder or a decoder?")
     sides: dict[Side, dict[str, Curve]] = {}
     for side in SIDES:
-        curves = {name: _curve(np.concatenate(rows)) for (each, name), rows in found.items() if each == side}
+        curves = {name: _curve(np.concatenate(rows)) for (each, name), rows in norms.items() if each == side}
         flowing = {name: curve for name, curve in curves.items() if _flows(curve)}
         if curves:
             sides[side] = flowing or dict([next(iter(curves.items()))])
@@ -140,23 +140,23 @@ def _batch_norms(
     tensors = [tensor for _, _, states in layers for tensor in states.tensors]
     for answers in _spread(batch.labels, points):  # (B,)
         rows = torch.arange(len(answers), device=features.device)
-        wanted = batch.labels[rows, answers]
+        labels = batch.labels[rows, answers]
         scores = model.logits(features[rows, answers]).float()  # (B, V)
-        loss = nn.functional.cross_entropy(scores, wanted, ignore_index=PAD, reduction="sum")
+        loss = nn.functional.cross_entropy(scores, labels, ignore_index=PAD, reduction="sum")
         gradients: list[Tensor | None] = [*torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True)]
         for side, name, states in layers:
             own, gradients = gradients[: len(states.tensors)], gradients[len(states.tensors) :]
             lengths, distance = _distances(kept, batch, side)
             norms = states.norms(own, int(lengths.max())).cpu()
-            yield (side, name), _rows(norms, lengths, distance(answers.cpu()), wanted.cpu() != PAD)
+            yield (side, name), _rows(norms, lengths, distance(answers.cpu()), labels.cpu() != PAD)
 
 
-def _spread(wanted: Tensor, points: int) -> Iterator[Tensor]:
+def _spread(labels: Tensor, points: int) -> Iterator[Tensor]:
     """(B,) each: places of answers, evenly over those of each row; the last one is among them."""
-    places = [row.nonzero()[:, 0] for row in wanted != PAD]
+    places = [row.nonzero()[:, 0] for row in labels != PAD]
     for point in range(1, points + 1):
         chosen = [int(row[math.ceil(point * len(row) / points) - 1]) if len(row) else 0 for row in places]
-        yield torch.tensor(chosen, device=wanted.device)
+        yield torch.tensor(chosen, device=labels.device)
         if all(len(row) <= 1 for row in places):
             return
 
@@ -231,7 +231,7 @@ _ENTERS, _TOP = -1, 1_000_000  # where the vectors that enter, and what a body p
 
 @dataclass
 class LayerStates:
-    """The states of one layer: whole tensors (B, T, D), or one (B, D) a step with the place each row stands at."""
+    """The states of one layer: whole tensors (B, T, D), or one (B, D) a step with the position of each row."""
 
     tensors: list[Tensor] = field(default_factory=list)
     places: list[Tensor | None] = field(default_factory=list)  # (B,) each
@@ -241,7 +241,7 @@ class LayerStates:
         self.places += [places] * len(parts)
 
     def norms(self, gradients: list[Tensor | None], longest: int) -> Tensor:
-        """(B, longest): the norm at each place of what was found for each tensor; None is zero.
+        """(B, longest): the norm of the gradients at each position; None is zero.
 
         A step behind the end of its sequence has the place `longest` or a later one, and does not count.
         """
@@ -263,22 +263,22 @@ class RecordedStates:
     """The states of every layer of a forward pass, by the side and the number of the layer."""
 
     both: bool  # whether there is an encoder and a decoder
-    found: dict[tuple[Side, int], LayerStates] = field(default_factory=dict)
+    states: dict[tuple[Side, int], LayerStates] = field(default_factory=dict)
 
     def layers(self, side: Side) -> dict[str, LayerStates]:
-        """By name, from the bottom; what a body puts out stands for its top layer."""
-        numbers = sorted(number for each, number in self.found if each == side)
+        """By name, from the bottom; the output of a body replaces its top layer."""
+        numbers = sorted(number for each, number in self.states if each == side)
         if numbers[-1:] == [_TOP]:
             numbers = [*numbers[:-2], _TOP] if len(numbers) > 2 else [*numbers]
         names = {_ENTERS: "embedding", _TOP: "output"}
-        return {names.get(number, f"layer {number + 1}"): self.found[side, number] for number in numbers}
+        return {names.get(number, f"layer {number + 1}"): self.states[side, number] for number in numbers}
 
-    def hear(self, tapped: Tapped) -> Tensor | None:
+    def on_tap(self, tapped: Tapped) -> Tensor | None:
         """Keep what enters a body, what a layer puts out and what the encoder hands over."""
         path, _, name = tapped.name.rpartition(".")
         layer = _LAYER.match(path)
         if name == "vectors" and "embedding" in path:
-            side: Side = "encoder" if path.startswith("source") or (self.both and not self.found) else "decoder"
+            side: Side = "encoder" if path.startswith("source") or (self.both and not self.states) else "decoder"
             return self._keep(side, _ENTERS, tapped.tensor)
         if name == "output" and layer is not None:  # the last one of a layer is its own
             return self._keep("encoder" if layer[1] == "encoder" else "decoder", int(layer[2]), tapped.tensor)
@@ -288,13 +288,13 @@ class RecordedStates:
 
     def _keep(self, side: Side, number: int, tensor: Tensor) -> Tensor | None:
         kept = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        self.found[side, number] = LayerStates([kept], [None])
+        self.states[side, number] = LayerStates([kept], [None])
         return None if kept is tensor else kept
 
     def step(self, side: Side, number: int, parts: Hidden, places: Tensor | None = None) -> Hidden:
         """Keep the state after a step, and give back what the next step must go on with."""
         kept = tuple(part.clone() if part.requires_grad else part.detach().requires_grad_() for part in parts)
-        own = self.found.setdefault((side, number), LayerStates())
+        own = self.states.setdefault((side, number), LayerStates())
         if places is None:
             places = torch.full((len(kept[0]),), len(own.tensors) // len(kept), device=kept[0].device)
         own.add(kept, places)
@@ -312,7 +312,7 @@ def keep_states(model: nn.Module) -> Iterator[RecordedStates]:
         layer.__dict__["forward"] = _kept_forward(layer, kept, side, number)
         layer.__dict__["read"] = _kept_read(layer, kept, side, number)
     try:
-        with on_taps(model, kept.hear, paths):
+        with on_taps(model, kept.on_tap, paths):
             yield kept
     finally:
         for layer in recurrent.values():

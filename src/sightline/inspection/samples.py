@@ -45,14 +45,14 @@ def sample_batches(
     else:
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
         sides = _examples(recipe, vocabulary, chosen, _LONGEST)
-    made = sorted(sides, key=lambda side: side.inputs[-1].lengths()[0])
-    if not made:
+    ordered = sorted(sides, key=lambda side: side.inputs[-1].lengths()[0])
+    if not ordered:
         raise ValueError(
             f"every example is empty on a side or has over {_LONGEST} tokens; give a test set of shorter ones"
         )
-    found = [_joined(made[at : at + _ROWS]) for at in range(0, len(made), _ROWS)]
+    batches = [_joined(ordered[at : at + _ROWS]) for at in range(0, len(ordered), _ROWS)]
     target = torch.device(device)
-    return [batch.to(target) if target.type != "cpu" else batch for batch in found]
+    return [batch.to(target) if target.type != "cpu" else batch for batch in batches]
 
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
@@ -69,8 +69,8 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
     if vocabulary.labels != "none":
         for label in between_spaces(target) if vocabulary.labels == "words" else [target]:
             label_id(vocabulary.target, label)  # what is not one would be measured as <unk>
-    (made,) = _examples(recipe, vocabulary, [Example(source, target)])
-    return padded_batch(made, np.arange(1))
+    (sides,) = _examples(recipe, vocabulary, [Example(source, target)])
+    return padded_batch(sides, np.arange(1))
 
 
 def _examples(
@@ -86,12 +86,12 @@ def _examples(
 
 
 def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[ExampleIds]:
-    context, wanted = min(recipe.training.batches.context, _LONGEST), 0
+    context, tokens = min(recipe.training.batches.context, _LONGEST), 0
     documents: list[np.ndarray] = []
     for example in examples:
         documents.append(np.asarray([*vocabulary.target.encode(example.target), END], np.int64))
-        wanted += len(documents[-1])
-        if wanted > 50 * count * context:  # more than enough to choose from
+        tokens += len(documents[-1])
+        if tokens > 50 * count * context:  # more than enough to choose from
             break
     stream = np.concatenate(documents)
     starts = np.arange(1, max(2, len(stream) - context), context)
@@ -111,8 +111,8 @@ def _spoilt(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example],
         yield show(*spoiler.held_out([every[place]], place))
 
 
-def _evenly(count: int, wanted: int) -> list[int]:
-    return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, wanted)).round())]
+def _evenly(count: int, most: int) -> list[int]:
+    return [int(place) for place in np.unique(np.linspace(0, count - 1, min(count, most)).round())]
 
 
 def _joined(parts: Sequence[ExampleIds]) -> TrainingBatch:
@@ -124,7 +124,7 @@ def _joined(parts: Sequence[ExampleIds]) -> TrainingBatch:
             TokenSequences([each.sequences[0] for each in whole], whole[0].before, whole[0].behind) if whole else None
         )
 
-    wanted = side([part.labels for part in parts])
-    assert wanted is not None
-    sides = ExampleIds(side([part.source for part in parts]), side([part.decoder_input for part in parts]), wanted)
+    labels = side([part.labels for part in parts])
+    assert labels is not None
+    sides = ExampleIds(side([part.source for part in parts]), side([part.decoder_input for part in parts]), labels)
     return padded_batch(sides, np.arange(len(parts)))

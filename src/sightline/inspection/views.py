@@ -63,7 +63,7 @@ class Subject:
     heads: Sequence[str] = ()  # to switch off; none: each in turn
     measure: Measure | None = None  # a corpus metric, of heads that are switched off
     metric: str = "metric"  # and its name
-    given: Trace | None = field(default=None, repr=False)
+    given: Trace | None = field(default=None, repr=False)  # instead of a run and a text
 
     @cached_property
     def trace(self) -> Trace:
@@ -138,9 +138,9 @@ def _no_head(subject: Subject, names: Sequence[str]) -> str:
     if not names:
         return "there is no head to show: this model has no attention"
     narrowed = {"--layer": subject.layer, "--head": subject.head}
-    asked = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
+    options = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
     there = f"there is {names[0]}" if len(names) == 1 else f"there are {names[0]} … {names[-1]}"
-    return f"{asked}: there is no such head; {there}"
+    return f"{options}: there is no such head; {there}"
 
 
 def beam_view(subject: Subject) -> InspectionView:
@@ -187,13 +187,13 @@ def experts_view(subject: Subject) -> InspectionView:
     """Which experts each token is routed to."""
     from sightline.inspection.attention import routing_table, routings
 
-    found = routings(subject.trace, layer=subject.layer)
-    if not found:
+    layers = routings(subject.trace, layer=subject.layer)
+    if not layers:
         there = ", ".join(each.path for each in routings(subject.trace))
         if there:
             raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {there}")
         raise ValueError("there are no experts to show: the model has none (model.….experts)")
-    return InspectionView(routing_table(found), lambda: [routing.to_dict() for routing in found])
+    return InspectionView(routing_table(layers), lambda: [routing.to_dict() for routing in layers])
 
 
 def attribution_view(
@@ -396,13 +396,13 @@ def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> l
     """
     probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
     labels, losses = trace["labels"].flatten(), trace["losses"].flatten()
-    found, first = [], first_output(trace)
+    choices, first = [], first_output(trace)
     for place in trace.about.get("places", range(len(labels))):
         row, token, loss = probabilities[place], int(labels[place]), float(losses[place])
         best = torch.topk(row, min(count, len(row)))
         likeliest = tuple((name(k), p) for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
-        found.append(TokenChoice(place - first, name(token), float(row[token]), loss, likeliest))
-    return found
+        choices.append(TokenChoice(place - first, name(token), float(row[token]), loss, likeliest))
+    return choices
 
 
 def token_table(trace: Trace, choices: Sequence[TokenChoice]) -> Table:

@@ -95,8 +95,8 @@ _BETWEEN = 0.45  # inches between the two grids
 def draw_attribution(attribution: Attribution, path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
     grids = [
-        (name, [_label(token) for token in tokens], found)
-        for name, tokens, found in (
+        (name, [_label(token) for token in tokens], values)
+        for name, tokens, values in (
             ("source", attribution.source, attribution.from_source),
             ("decoder input", attribution.target, attribution.from_target),
         )
@@ -120,20 +120,20 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
 def _draw_grids(
     figure: Figure, grids: Sequence[tuple[str, list[str], Numbers]], outputs: list[str], width: float
 ) -> None:
-    peak = max(float(np.abs(found).max(initial=0.0)) for _, _, found in grids) or 1.0
+    peak = max(float(np.abs(values).max(initial=0.0)) for _, _, values in grids) or 1.0
     columns = sum(len(tokens) for _, tokens, _ in grids)
     room = 1 - _BETWEEN / width * (len(grids) - 1)
     left, image = 0.0, None
-    for number, (name, tokens, found) in enumerate(grids):
+    for number, (name, tokens, values) in enumerate(grids):
         share = room * len(tokens) / columns
         axes = figure.add_axes((left, 0.0, share, 1.0))
-        image = coloured_cells(axes, found, RED_TO_BLUE, -peak, peak)
-        set_cells_apart(axes, *found.shape)
+        image = coloured_cells(axes, values, RED_TO_BLUE, -peak, peak)
+        set_cells_apart(axes, *values.shape)
         name_cells(axes, tokens, outputs if number == 0 else [], upright=_UPRIGHT_ATTRIBUTED)
         if len(grids) > 1:
             axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
-        if found.size <= NUMBERED_CELLS:
-            write_in_cells(axes, image, [[_written(float(value), peak) for value in row] for row in found], size=7)
+        if values.size <= NUMBERED_CELLS:
+            write_in_cells(axes, image, [[_written(float(value), peak) for value in row] for row in values], size=7)
         left += share + _BETWEEN / width
     assert image is not None
     place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))

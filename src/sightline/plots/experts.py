@@ -24,7 +24,15 @@ if TYPE_CHECKING:
 
 
 _GRID = "#d5dbe1"
-_LITTLE_TO_MUCH = ("#8a4500", "#e08214", "#fdd9a8", "#eef0f2", "#b7d5ec", "#3d8bc4", "#0b3260")  # told apart by all
+_LITTLE_TO_MUCH = (
+    "#8a4500",
+    "#e08214",
+    "#fdd9a8",
+    "#eef0f2",
+    "#b7d5ec",
+    "#3d8bc4",
+    "#0b3260",
+)  # distinct for colour-blind readers
 _NUMBERED = 32  # with more experts in a layer the numbers would touch
 _BAND, _LEAST, _MOST = 0.2, 0.9, 5.0  # inches of a band, and of a layer
 
@@ -45,7 +53,7 @@ def read_expert_shares(run: Path) -> ExpertShares:
         raise ValueError(f"{run} has no metrics.jsonl, where a training writes the shares; give the folder of one")
     if not records:
         raise ValueError(
-            f"{run / 'metrics.jsonl'} says nothing of experts: the model has none (model.….experts), or no step was "
+            f"{run / 'metrics.jsonl'} has no expert shares: the model has no experts (model.….experts), or no step was "
             f"logged yet (training.log_every)"
         )
     layers = records[0]["experts"]
@@ -58,7 +66,7 @@ def read_expert_shares(run: Path) -> ExpertShares:
 
 def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> None:
     """Draw what a run wrote down into a file; its suffix (.png, .svg or .pdf) chooses the format."""
-    found = read_expert_shares(run)
+    recorded = read_expert_shares(run)
     heading = title or f"Share of each expert: {run.name}"
     style = {
         "axes.labelcolor": INK,
@@ -68,16 +76,16 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
         "ytick.color": INK,
         "font.size": 9,
     }
-    heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in found.shares.values()]
+    heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in recorded.shares.values()]
     height = sum(heights) + 0.5 * len(heights) + 2.0
     shape = {"figsize": (9.0, height), "layout": "constrained"}
     with new_picture(path, style, dpi=150, margin=None, **shape) as figure:
         rows = figure.subplots(len(heights) + 1, 1, sharex=True, height_ratios=[*heights, 0.9], squeeze=False)[:, 0]
-        most = max(float(_times(shares).max()) for shares in found.shares.values())
+        most = max(float(_times(shares).max()) for shares in recorded.shares.values())
         peak = max(2.0, min(4.0, most))
-        for axes, (layer, shares) in zip(rows, found.shares.items(), strict=False):
-            image = _draw_layer(axes, layer, shares, found.steps, peak)
-        _draw_dropped(rows[-1], found)
+        for axes, (layer, shares) in zip(rows, recorded.shares.items(), strict=False):
+            image = _draw_layer(axes, layer, shares, recorded.steps, peak)
+        _draw_dropped(rows[-1], recorded)
         _colour_bar(figure, image, list(rows[:-1]), peak, more=most > peak)
         figure.suptitle(heading, x=0.01, ha="left", fontsize=11)
 
@@ -122,14 +130,14 @@ def _draw_layer(axes: Axes, layer: str, shares: np.ndarray, steps: np.ndarray, p
     return image
 
 
-def _draw_dropped(axes: Axes, found: ExpertShares) -> None:
+def _draw_dropped(axes: Axes, recorded: ExpertShares) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-    single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(found.steps) == 1 else {}
-    axes.plot(found.steps, found.dropped, color=INK, linewidth=1.6, clip_on=False, zorder=3, **single)
-    axes.set_ylim(0, max(0.01, 1.15 * float(found.dropped.max())))
+    single: dict[str, Any] = {"marker": "o", "markersize": 4} if len(recorded.steps) == 1 else {}
+    axes.plot(recorded.steps, recorded.dropped, color=INK, linewidth=1.6, clip_on=False, zorder=3, **single)
+    axes.set_ylim(0, max(0.01, 1.15 * float(recorded.dropped.max())))
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if found.dropped.max() < 0.1 else 0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if recorded.dropped.max() < 0.1 else 0))
     axes.set_title("dropped, all layers together", loc="left", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))  # there is no half a step
     axes.set_xlabel("step")

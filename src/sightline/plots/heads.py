@@ -138,14 +138,14 @@ def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[floa
     """Tokens at the outer panels alone: all panels of a kind have the same."""
     sides = ((axes.xaxis, head.keys, across, size[0], 90), (axes.yaxis, head.queries, down, size[1], 0))
     axes.xaxis.tick_top()
-    for axis, tokens, wanted, room, turned in sides:
+    for axis, tokens, named, room, turned in sides:
         places = _chosen(len(tokens), room)
-        labels = [_caption(tokens[place]) for place in places] if wanted else []
+        labels = [_caption(tokens[place]) for place in places] if named else []
         points = min(7.0, room / max(len(tokens), 1) * 72 * 0.85)
-        axis.set_ticks(places if wanted else [], labels=labels, fontsize=max(points, 4.0), color=INK, rotation=turned)
+        axis.set_ticks(places if named else [], labels=labels, fontsize=max(points, 4.0), color=INK, rotation=turned)
     axes.tick_params(axis="both", pad=2)
-    found = head.measures
-    share = "" if found.entropy_share != found.entropy_share else f" · entropy {found.entropy_share:.0%}"
+    measures = head.measures
+    share = "" if measures.entropy_share != measures.entropy_share else f" · entropy {measures.entropy_share:.0%}"
     axes.set_xlabel(f"head {head.number}{share}", fontsize=7, color=INK, labelpad=3)
     if down:
         axes.set_ylabel(_layer(head.path), fontsize=8, color=INK, labelpad=6, fontweight="bold")

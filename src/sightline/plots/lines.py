@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sightline.inspection.gradients import GradientFlow, Side
 
 
-# Okabe & Ito (2008), told apart by colour-blind readers too; with more lines than colours, markers differ.
+# Okabe & Ito (2008), distinct for colour-blind readers too; with more lines than colours, markers differ.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#1f2933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LONGEST_NAME = 48
@@ -31,7 +31,7 @@ _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
 
 @dataclass(frozen=True)
 class Series:
-    """One line; `low` and `high` are the edges of a band around it, `look` says which lines share a colour."""
+    """One line; `low` and `high` are the edges of a band around it, lines of one `look` share a colour."""
 
     label: str
     x: Sequence[float]
@@ -111,7 +111,7 @@ def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
 
 
 def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
-    """The y axis, given all that is above zero; where nothing is, that is said."""
+    """The y axis for these positive values; without any, a note."""
     if not values:
         axes.text(0.5, 0.5, "no value above zero", transform=axes.transAxes, ha="center", va="center")
         axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
@@ -173,7 +173,7 @@ def draw_lengths(
 
 _TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}
 _ACROSS = "steps from reading source token k to writing token t"
-_ENOUGH = 6  # pairs at a distance; where there are fewer, a line says nothing
+_ENOUGH = 6  # pairs at a distance; fewer are not drawn
 _SMALLEST = 1e-37  # single precision ends near 1e-38: what is smaller has lost its digits
 _WITHIN = "distance between the answer t and the state k"
 
@@ -218,20 +218,20 @@ Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
 
 
 def read_layer_norms(run: Path) -> Norms:
-    """What a training wrote down; a run without it is an error that says how to have it."""
-    found: Norms = {}
+    """The gradient norms in metrics.jsonl."""
+    norms: Norms = {}
     for record in read_metrics(run):
         for part, norm in record.get("layers", {}).items():
-            found.setdefault(part, []).append((int(record["step"]), float(norm)))
-    if not found:
+            norms.setdefault(part, []).append((int(record["step"]), float(norm)))
+    if not norms:
         raise ValueError(
             f"{run / 'metrics.jsonl'} has no gradient norms of layers; train with training.log_layers=true to have them"
         )
-    return found
+    return norms
 
 
 def draw_layer_norms(norms: Norms, path: Path, *, title: str | None = None) -> None:
-    """A panel for each side and one for what stands beside them; steps across, norms on a logarithmic scale."""
+    """A panel for encoder, decoder and the rest; steps across, norms on a logarithmic scale."""
     groups: dict[str, list[str]] = {}
     for part in norms:
         side = part.split(".")[0]

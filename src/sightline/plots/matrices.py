@@ -1,6 +1,6 @@
 """A matrix to be coloured: its numbers, the names along its sides, its scale; and as a PNG of one pixel a number.
 
-Two scales, both told apart by colour-blind readers and in grey: one hue from pale to deep where nothing is negative,
+Two scales, both distinct for colour-blind readers and in grey: one hue from pale to deep where nothing is negative,
 orange through white to blue where something is.
 """
 
@@ -56,18 +56,18 @@ class Scale:
 
     def levels(self, values: Numbers) -> NDArray[np.uint8]:
         """The place of each number in the palette."""
-        found = np.round(self._shares(values) * (LEVELS - 1)).astype(np.uint8)
-        found[np.isneginf(values)] = LEVELS
-        found[np.isnan(values)] = LEVELS + 1
-        return found
+        levels = np.round(self._shares(values) * (LEVELS - 1)).astype(np.uint8)
+        levels[np.isneginf(values)] = LEVELS
+        levels[np.isnan(values)] = LEVELS + 1
+        return levels
 
     def encoded(self, values: Numbers) -> str:
         """The numbers to five digits of the scale, two bytes each, for the page's script."""
-        found = np.round(self._shares(values) * _STEPS).astype("<u2")
-        found[np.isneginf(values)] = _LOW_INFINITE
-        found[np.isposinf(values)] = _HIGH_INFINITE
-        found[np.isnan(values)] = _NOT_A_NUMBER
-        return base64.b64encode(found.tobytes()).decode("ascii")
+        codes = np.round(self._shares(values) * _STEPS).astype("<u2")
+        codes[np.isneginf(values)] = _LOW_INFINITE
+        codes[np.isposinf(values)] = _HIGH_INFINITE
+        codes[np.isnan(values)] = _NOT_A_NUMBER
+        return base64.b64encode(codes.tobytes()).decode("ascii")
 
     def _shares(self, values: Numbers) -> Numbers:
         """How far each number is on the way from the palest colour to the deepest, from 0 to 1."""
@@ -142,8 +142,8 @@ def _largest(values: Numbers, down: int, across: int) -> Numbers:
     blocks = padded.reshape(padded.shape[0] // down, down, padded.shape[1] // across, across)
     flat = blocks.transpose(0, 2, 1, 3).reshape(blocks.shape[0], blocks.shape[2], -1)  # (R', C', block)
     sizes = np.where(np.isnan(flat), -1.0, np.where(np.isneginf(flat), -0.5, np.abs(flat)))
-    found: Numbers = np.take_along_axis(flat, sizes.argmax(-1)[..., None], -1)[..., 0]
-    return found
+    largest: Numbers = np.take_along_axis(flat, sizes.argmax(-1)[..., None], -1)[..., 0]
+    return largest
 
 
 def _ranges(names: Sequence[str], block: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""A picture of a word's places: a plane for each layer, points numbered, and what stands around each below."""
+"""The occurrences of a word: a plane for each layer, points numbered, and their contexts below."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _STYLE = {
 }
 
 
-def draw_senses(found: Occurrences, path: Path, *, title: str | None = None) -> None:
+def draw_senses(occurrences: Occurrences, path: Path, *, title: str | None = None) -> None:
     """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format.
 
     Colours follow the first component in the last layer, so that a place can be told in every panel.
     """
-    planes = _planes(found)
-    contexts = [shortened(visible(context), _LONGEST) for context in found.contexts]
+    planes = _planes(occurrences)
+    contexts = [shortened(visible(context), _LONGEST) for context in occurrences.contexts]
     across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
     down = math.ceil(len(planes) / across)
     width = _PANEL * across
     columns = max(1, min(int(width / (_CHARACTER * (max(map(breadth, contexts)) + 7))), math.ceil(len(contexts) / 4)))
     listed = _LINE * math.ceil(len(contexts) / columns) + 0.3
-    heading = title or f"“{found.word}” in {len(contexts)} places"
+    heading = title or f"“{occurrences.word}” in {len(contexts)} places"
     size = (width, _PANEL * down + listed + 0.5)
     with new_picture(path, _STYLE, margin=0.15, figsize=size) as figure:
         bottom = listed / figure.get_figheight()
@@ -84,9 +84,9 @@ def turned_alike(places: Numbers, model: Numbers) -> Numbers:
     return result
 
 
-def _planes(found: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
+def _planes(occurrences: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
     """Each layer's plane, turned as that of the last."""
-    planes = {name: principal_plane(vectors) for name, vectors in found.layers.items()}
+    planes = {name: principal_plane(vectors) for name, vectors in occurrences.layers.items()}
     last, _ = planes[list(planes)[-1]]
     return {name: (turned_alike(places, last), shares) for name, (places, shares) in planes.items()}
 
@@ -108,8 +108,8 @@ def _draw_plane(axes: Axes, name: str, places: Numbers, shares: Numbers, colours
         if not same:
             ink = "white" if sum(colour[:3]) < 1.5 else INK
             axes.text(x, y, str(number), color=ink, ha="center", va="center", fontsize=7, zorder=over)
-    told = "all the same" if same else f"{shares[0]:.0%} and {shares[1]:.0%} of the variance"
-    axes.set_title(f"{name}: {told}", fontsize=9.5, loc="left")
+    variance = "all the same" if same else f"{shares[0]:.0%} and {shares[1]:.0%} of the variance"
+    axes.set_title(f"{name}: {variance}", fontsize=9.5, loc="left")
     reach = 1.18 * (float(np.abs(places).max()) or 1.0)
     axes.set_xlim(-reach, reach)
     axes.set_ylim(-reach, reach)

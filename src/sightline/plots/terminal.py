@@ -22,7 +22,7 @@ from rich.text import Text
 
 from sightline.terminal import visible
 
-# Slate to yellow, after viridis; the dark end is lifted so that it can be told from black and white backgrounds alike.
+# Slate to yellow, after viridis; the dark end is lifted so that it differs from black and white backgrounds.
 _PALETTE = ((72, 76, 98), (62, 98, 146), (38, 138, 150), (56, 176, 122), (146, 211, 78), (253, 231, 37))
 _SHADES = "·░▒▓█"
 _ASCII_SHADES = ".:+*#"
@@ -89,16 +89,16 @@ def _header(labels: list[str], widths: list[int], across: bool) -> Iterator[str]
 
 def _letters(label: str) -> list[str]:
     """What a reader sees as single characters: marks and joiners stay with the letter before them."""
-    found: list[str] = []
+    letters: list[str] = []
     for character in label:
         attached = unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk") and cell_len(character) == 0
-        if found and (attached or found[-1].endswith("\u200d")):
-            found[-1] += character
+        if letters and (attached or letters[-1].endswith("\u200d")):
+            letters[-1] += character
         else:
-            found.append(character)
-    if len(found) > _LONGEST_COLUMN_LABEL:
-        found = [*found[: _LONGEST_COLUMN_LABEL - 1], "…"]
-    return found
+            letters.append(character)
+    if len(letters) > _LONGEST_COLUMN_LABEL:
+        letters = [*letters[: _LONGEST_COLUMN_LABEL - 1], "…"]
+    return letters
 
 
 def _cell(weight: float, width: int, shades: str, coloured: bool) -> Text:

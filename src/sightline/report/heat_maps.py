@@ -70,8 +70,8 @@ class Page:
         """All sides, for the script."""
         import json
 
-        told = json.dumps([[*map(visible, names)] for names in self.sides], ensure_ascii=False).replace("<", "\\u003c")
-        return f'<script type="application/json" id="sides">{told}</script>'
+        sides = json.dumps([[*map(visible, names)] for names in self.sides], ensure_ascii=False).replace("<", "\\u003c")
+        return f'<script type="application/json" id="sides">{sides}</script>'
 
 
 def table(shown: HeatMap) -> str:
@@ -83,10 +83,10 @@ def table(shown: HeatMap) -> str:
     for place, (row, of_row) in enumerate(zip(shown.values.tolist(), levels.tolist(), strict=True)):
         cells = []
         for column, (value, level) in enumerate(zip(row, of_row, strict=True)):
-            told = f"{rows[place]} · {columns[column]}: {exact(value)}"
+            title = f"{rows[place]} · {columns[column]}: {exact(value)}"
             ink = ' class="dark"' if _dark(colours[level]) else ""
             background = "#{:02x}{:02x}{:02x}".format(*colours[level])
-            cells.append(f'<td{ink} style="background:{background}" title="{told}">{short(value)}</td>')
+            cells.append(f'<td{ink} style="background:{background}" title="{title}">{short(value)}</td>')
         lines.append(f'<tr><th scope="row">{name(shown.rows[place])}</th>{"".join(cells)}</tr>')
     caption = f'<caption class="unseen">{escape(shown.label)}</caption>'
     return (

@@ -66,8 +66,8 @@ def write_report(subject: Subject, path: Path, *, title: str) -> None:
 def report(parts: ReportParts) -> str:
     """The page."""
     page = Page()
-    made = {title: section(parts, page) for title, section in SECTIONS.items()}
-    shown = {title: body for title, body in made.items() if body}
+    bodies = {title: section(parts, page) for title, section in SECTIONS.items()}
+    shown = {title: body for title, body in bodies.items() if body}
     links = " ".join(f'<a href="#{_anchor(title)}">{escape(title)}</a>' for title in shown)
     sections = "".join(
         f'<section id="{_anchor(title)}"><h2>{escape(title)}</h2>{body}</section>' for title, body in shown.items()
@@ -133,7 +133,7 @@ def gather(subject: Subject, title: str) -> ReportParts:
 
 def _attributed(run: LoadedRun, trace: Trace, left_out: list[str]) -> Attribution | None:
     """Input × gradient of the very tokens that were traced."""
-    example = _question(run, trace)
+    example = _attribution_input(run, trace)
     pairs = len(example.places) * sum(example.sizes)
     if pairs > _ATTRIBUTED:
         left_out.append(
@@ -145,13 +145,13 @@ def _attributed(run: LoadedRun, trace: Trace, left_out: list[str]) -> Attributio
     return attribute(run.model, example, labels, method="input-gradient")
 
 
-def _question(run: LoadedRun, trace: Trace) -> AttributionInput:
+def _attribution_input(run: LoadedRun, trace: Trace) -> AttributionInput:
     """The tokens of the trace, copied: those made in inference mode cannot be differentiated."""
     names = ("source.tokens", "target.tokens")
-    source, given = (trace[name][0].clone() if name in trace else None for name in names)
-    wanted = trace["labels"].reshape(-1).clone()
+    source, decoder_input = (trace[name][0].clone() if name in trace else None for name in names)
+    labels = trace["labels"].reshape(-1).clone()
     if run.recipe.task_spec.labels != "none":
-        wanted = wanted + len(SPECIALS)
+        labels = labels + len(SPECIALS)
     elif source is None and run.recipe.task_spec.maps_text:  # one sequence: of the text itself nothing is asked
-        wanted[: len(wanted) - len(trace.about["target_tokens"])] = PAD
-    return AttributionInput(source, given, wanted)
+        labels[: len(labels) - len(trace.about["target_tokens"])] = PAD
+    return AttributionInput(source, decoder_input, labels)

@@ -75,34 +75,34 @@ def alignment_section(parts: ReportParts, page: Page) -> str:
     """The mean of all cross-attention heads."""
     if parts.alignment is None:
         return ""
-    found = parts.alignment
-    whole = HeatMap.of(found.weights, found.target, found.source, label="alignment of output and source")
+    alignment = parts.alignment
+    whole = HeatMap.of(alignment.weights, alignment.target, alignment.source, label="alignment of output and source")
     intro = "<p>Which source tokens (across) each output token (down) attends to: the mean of all heads.</p>"
     return intro + _grid(whole, page)
 
 
 def heads_section(parts: ReportParts, page: Page) -> str:
     """Every head of every layer as a small heat map with its measures."""
-    found = []
+    html = []
     for kind, title in KINDS.items():
         heads = [head for head in parts.heads if head.kind == kind]
         if not heads:
             continue
         scale = Scale.of(*(head.weights.astype(np.float64) for head in heads))
-        found.append(f"<h3>{escape(title)}</h3>")
-        found.append(scale_bar(HeatMap.of(np.zeros((1, 1)), scale=scale)))
+        html.append(f"<h3>{escape(title)}</h3>")
+        html.append(scale_bar(HeatMap.of(np.zeros((1, 1)), scale=scale)))
         note = _head_map(heads[0], scale).within(_HEAD)[1]
-        found.append(_note(note))
+        html.append(_note(note))
         for path, some in groupby(heads, key=lambda head: head.path):
             figures = "".join(_head_figure(head, scale, page) for head in some)
-            found.append(f'<p><code>{escape(path)}</code></p><div class="heads">{figures}</div>')
-    if not found:
+            html.append(f'<p><code>{escape(path)}</code></p><div class="heads">{figures}</div>')
+    if not html:
         return ""
     intro = (
         "<p>Rows are queries, columns are keys. Entropy is a share of that of uniform attention; diagonality is 1 on "
         "the diagonal and 0 for uniform attention; confidence is the mean of the largest weights.</p>"
     )
-    return intro + "".join(found)
+    return intro + "".join(html)
 
 
 def _head_map(head: Head, scale: Scale) -> HeatMap:
@@ -111,8 +111,12 @@ def _head_map(head: Head, scale: Scale) -> HeatMap:
 
 def _head_figure(head: Head, scale: Scale, page: Page) -> str:
     shown, _ = _head_map(head, scale).within(_HEAD)
-    found = head.measures
-    measures = (("entropy", found.entropy_share), ("diagonality", found.diagonality), ("confidence", found.confidence))
+    measured = head.measures
+    measures = (
+        ("entropy", measured.entropy_share),
+        ("diagonality", measured.diagonality),
+        ("confidence", measured.confidence),
+    )
     intro = "<br>".join(
         f"{what} {'–' if value != value else f'{value:.2f}'}".replace("-", "−") for what, value in measures
     )
@@ -122,39 +126,39 @@ def _head_figure(head: Head, scale: Scale, page: Page) -> str:
 
 def attribution_section(parts: ReportParts, page: Page) -> str:
     """The attribution of each output to each token."""
-    found = parts.attribution
-    if found is None:
+    attribution = parts.attribution
+    if attribution is None:
         return "".join(_note(each) for each in parts.left_out if each.startswith("Attribution"))
-    both = np.concatenate([found.from_source, found.from_target], axis=1)
+    both = np.concatenate([attribution.from_source, attribution.from_target], axis=1)
     scale, maps = Scale.of(np.asarray(both, np.float64)), []
     for title, values, tokens in (
-        ("the source", found.from_source, found.source),
-        ("the output before it", found.from_target, found.target),
+        ("the source", attribution.from_source, attribution.source),
+        ("the output before it", attribution.from_target, attribution.target),
     ):
         if values.size:
-            whole = HeatMap.of(values, found.outputs, tokens, label=f"attribution to {title}", scale=scale)
+            whole = HeatMap.of(values, attribution.outputs, tokens, label=f"attribution to {title}", scale=scale)
             maps.append(f"<h3>To {title}</h3>{_grid(whole, page)}")
     intro = (
-        f"<p>{escape(found.method)}: the attribution of each output (down) to each token (across), in nats of its "
-        f"log-probability. Blue is for it, orange against it.</p>"
+        f"<p>{escape(attribution.method)}: the attribution of each output (down) to each token (across), in nats of "
+        f"its log-probability. Blue is for it, orange against it.</p>"
     )
     return intro + "".join(maps)
 
 
 def experts_section(parts: ReportParts, page: Page) -> str:
     """Which experts each token was routed to."""
-    found = []
+    html = []
     for routing in parts.routings:
         names = [f"expert {number}" for number in range(routing.gates.shape[1])]
         rows = "".join(
-            f'<tr><td>{each}</td><td class="number">{share:.1%}</td><td class="number">{asked}</td>'
+            f'<tr><td>{each}</td><td class="number">{share:.1%}</td><td class="number">{routed}</td>'
             f'<td><span class="share" style="width:{share:.2%}"></span></td></tr>'
-            for each, share, asked in zip(names, routing.shares, routing.asked, strict=True)
+            for each, share, routed in zip(names, routing.shares, routing.routed, strict=True)
         )
         listed = _table(["expert", "share of the gates", "tokens sent", ""], rows, "list bars")
         gates = HeatMap.of(routing.gates, routing.tokens, names, label=f"gates of {routing.path}")
-        found.append(f"<h3><code>{escape(routing.path)}</code></h3>{_grid(gates, page)}{listed}")
-    return "".join(found)
+        html.append(f"<h3><code>{escape(routing.path)}</code></h3>{_grid(gates, page)}{listed}")
+    return "".join(html)
 
 
 def gates_section(parts: ReportParts, page: Page) -> str:
@@ -190,7 +194,7 @@ def _tokens_axis(record: Record) -> Axis:
 
 def windows_section(parts: ReportParts, page: Page) -> str:
     """The receptive field of each convolution, and the layer at which each position first sees each token."""
-    found = []
+    html = []
     for side in ("encoder", "decoder"):
         windows = [window for window in parts.windows if window.side == side]
         tokens = windows[0].tokens if windows else []
@@ -206,8 +210,8 @@ def windows_section(parts: ReportParts, page: Page) -> str:
         label = f"layer at which a place of the {side} first sees a token"
         seen = HeatMap.of(first_seen(windows, len(tokens)), tokens, tokens, label=label)
         intro = "<p>The layer, from 1, at which each position (down) first sees each token (across); 0: never.</p>"
-        found.append(f"<h3>{side}</h3>{listed}{intro}{_grid(seen, page)}")
-    return "".join(found)
+        html.append(f"<h3>{side}</h3>{listed}{intro}{_grid(seen, page)}")
+    return "".join(html)
 
 
 def _offset(places: int) -> str:

@@ -47,12 +47,12 @@ def walk_section(parts: ReportParts, page: Page) -> str:
     for card in cards:
         groups.setdefault(_part(card.shown.record.name), []).append(card)
     opened = " open" if len(cards) <= _OPEN else ""
-    found = []
+    html = []
     for group, some in groups.items():
         inside = "".join(_card(card, numbers, page) for card in some)
         count = f"{len(some)} step{'s' if len(some) > 1 else ''}"
-        found.append(f"<details{opened}><summary>{escape(group)}: {count}</summary>{inside}</details>")
-    return "".join(found)
+        html.append(f"<details{opened}><summary>{escape(group)}: {count}</summary>{inside}</details>")
+    return "".join(html)
 
 
 def _part(name: str) -> str:
@@ -91,16 +91,16 @@ def _joined(several: list[ShownRecord], trace: Trace) -> Card:
 def _card(card: Card, numbers: Mapping[str, int], page: Page) -> str:
     record, number = card.shown.record, card.shown.number
     shape = "×".join(map(str, card.tensor.shape)) or "1"  # as shown: heads first
-    told = [shape, value_range(card.tensor)]
-    told += [f"computed {card.times} times"] if card.times > 1 else []
-    told += [card.shown.focus] if card.shown.focus else []
+    facts = [shape, value_range(card.tensor)]
+    facts += [f"computed {card.times} times"] if card.times > 1 else []
+    facts += [card.shown.focus] if card.shown.focus else []
     formula = f"{mathml(record.formula)}<p><code>{escape(record.formula)}</code></p>" if record.formula else ""
     inputs = ", ".join(_link(name, numbers) for name in record.inputs)
     values, notes = _values(card, page)
     notes = [note for note in (record.note, card.note, *notes) if note]
     return (
         f'<section class="step" id="step-{number}"><h3>{number}. <code>{escape(record.name)}</code></h3>'
-        f'<p class="soft">{escape(" · ".join(each for each in told if each))}</p>{formula}'
+        f'<p class="soft">{escape(" · ".join(each for each in facts if each))}</p>{formula}'
         + (f'<p class="soft">from {inputs}</p>' if inputs else "")
         + "".join(f'<p class="note">{escape(note)}</p>' for note in notes)
         + f"{values}</section>"
