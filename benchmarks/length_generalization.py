@@ -93,7 +93,7 @@ def train_all(options: argparse.Namespace) -> list[Trained]:
         settings.append(f"training.limits.minutes={options.minutes}")
     planned = plan.plan_sweep(RECIPE, settings, variants=[variant(*each) for each in wanted.values()], out=options.out)
     names = {run.folder: run.name for run in planned.runs}
-    found = sweep.carry_out(planned, jobs=options.jobs, compare=None)
+    found = sweep.run_sweep(planned, jobs=options.jobs, compare=None)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, cores // options.jobs)
     return [

@@ -111,7 +111,7 @@ def test_busy_cores_are_those_of_other_processes(monkeypatch: pytest.MonkeyPatch
     stat(0, 0)
     now = CpuTimes.now()
     assert now is not None and now.everybody == 0
-    since = CpuTimes(now.at - 10, now.everybody, now.own - 3)  # this process used 3 CPU seconds in 10 s
+    since = CpuTimes(now.at - 10, now.everybody, now.this - 3)  # this process used 3 CPU seconds in 10 s
     stat(8 * ticks, 5 * ticks)
     assert busy_cores(since) == pytest.approx(1.0, abs=0.1)
 

@@ -67,7 +67,7 @@ def test_texts_of_like_lengths_are_read_together(tmp_path: Path) -> None:
     _, validator = validated(tmp_path, "recurrent", LABELLED * 4)
     show = collate_fn(validator.recipe)
     spans = []
-    for part in validator._alike():
+    for part in validator._by_length():
         side = show([validator.sources[at] for at in part], [validator.targets[at] for at in part]).source
         assert side is not None
         spans.append((min(side.lengths()), max(side.lengths())))

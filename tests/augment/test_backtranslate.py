@@ -16,7 +16,14 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.augment import corpus
-from sightline.augment.backtranslation import Limits, Writer, backtranslate, flat, sentence_scorer, told
+from sightline.augment.backtranslation import (
+    Limits,
+    Translator,
+    backtranslate,
+    describe_counts,
+    sentence_scorer,
+    single_line,
+)
 from sightline.cli.app import app
 from sightline.recipe.decoding import Decoding, Sampling
 from sightline.recipe.loading import load_recipe, save_recipe
@@ -117,9 +124,9 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Pa
         write(translator, text, out, progress=stopping(3))
     with pytest.raises(RunError, match="go on with --resume, or remove it"):
         write(translator, text, out)
-    with pytest.raises(RunError, match=r"cannot be gone on with: tag: None then, '<BT>' now; ask .* with --out"):
+    with pytest.raises(RunError, match=r"cannot be resumed: tag: None then, '<BT>' now; use .* with --out"):
         write(translator, text, out, resume=True, tag="<BT>")
-    with pytest.raises(RunError, match=r"cannot be gone on with: decoding\.beam: 2 then, 3 now; ask"):
+    with pytest.raises(RunError, match=r"cannot be resumed: decoding\.beam: 2 then, 3 now; use"):
         write(translator, text, out, resume=True, options={"beam": 3})
     text.write_text("one\n")
     with pytest.raises(RunError, match=r"lines: 8 then, 1 now"):
@@ -142,7 +149,7 @@ def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
 def test_what_is_drawn_for_a_line_does_not_depend_on_what_was_dropped_before_it(translator: Path) -> None:
     loaded = sightline.load(translator, device="cpu")
     options = loaded.options(sample=Sampling(seed=3, temperature=3.0), nbest=1)
-    writer = Writer(loaded, options, Limits(max_tokens=20, max_ratio=9.0))
+    writer = Translator(loaded, options, Limits(max_tokens=20, max_ratio=9.0))
     whole = writer(0, LINES)
     assert whole == [writer(number, [line])[0] for number, line in enumerate(LINES)]
     lines = [line if len(line) < 50 else "one one" for line in LINES]
@@ -224,7 +231,7 @@ def test_a_text_that_the_model_cuts_is_not_too_long_for_it(tmp_path: Path, recip
     body = "{kind: transformer, layers: 1, heads: 2, positions: {kind: learned, longest: 9}}"
     changes = [f"model.encoder={body}", "data.clean.truncate_source=6", "data.clean.max_tokens=8"]
     run = sightline.load(sightline.train(recipe_with(2), changes, out=tmp_path / "run", display=Silent()), device="cpu")
-    writer = Writer(run, run.options(beam=1, min_length=2), Limits(max_tokens=20))
+    writer = Translator(run, run.options(beam=1, min_length=2), Limits(max_tokens=20))
     whole, cut = writer(0, ["one two " * 30, "one two " * 3])
     assert whole == cut and cut.dropped is None
 
@@ -249,7 +256,7 @@ def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Pa
     from sightline.tasks.base import Prediction
 
     run = sightline.load(translator, device="cpu")
-    writer = Writer(run, run.recipe.decoding, Limits(max_tokens=20, max_ratio=2.0))
+    writer = Translator(run, run.recipe.decoding, Limits(max_tokens=20, max_ratio=2.0))
     cases = [
         (Prediction("", 0.0, []), "no output"),
         (Prediction("x <unk>", 0.0, [5, 1], unknown=1), "unknown word in output"),
@@ -259,13 +266,13 @@ def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Pa
         (Prediction("x", 0.0, [5] * 11), None),  # 11 = 2 · 3 + 5
     ]
     for guess, reason in cases:
-        assert writer._judged(guess, 3).dropped == reason
-    assert writer._judged(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # as many as there may be
+        assert writer._filtered(guess, 3).dropped == reason
+    assert writer._filtered(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # as many as there may be
 
 
 def test_a_line_may_have_as_many_tokens_as_there_may_be(translator: Path) -> None:
     run = sightline.load(translator, device="cpu")
-    writer = Writer(run, run.options(beam=1, nbest=1, max_length=3), Limits(max_tokens=2))
+    writer = Translator(run, run.options(beam=1, nbest=1, max_length=3), Limits(max_tokens=2))
     assert [outcome.dropped for outcome in writer(0, ["one two", "one two two", ""])] == [None, "too long", "empty"]
 
 
@@ -276,12 +283,12 @@ def test_limits_that_keep_nothing_are_refused(limits: dict[str, Any]) -> None:
 
 
 def test_a_text_in_a_cell_has_no_tabs_and_no_line_breaks() -> None:
-    assert flat(" a\tb\nc\rd ") == "a b c d"
+    assert single_line(" a\tb\nc\rd ") == "a b c d"
 
 
 def test_only_reasons_that_came_are_told() -> None:
-    assert told({"read": 2, "kept": 1, "empty": 0, "ratio": 1}) == "1 of 2 pairs kept; dropped 1 ratio"
-    assert told({"read": 2, "kept": 2, "empty": 0}) == "2 of 2 pairs kept"
+    assert describe_counts({"read": 2, "kept": 1, "empty": 0, "ratio": 1}) == "1 of 2 pairs kept; dropped 1 ratio"
+    assert describe_counts({"read": 2, "kept": 2, "empty": 0}) == "2 of 2 pairs kept"
 
 
 def test_a_fingerprint_counts_and_tells_texts_apart() -> None:

@@ -122,7 +122,7 @@ def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Ca
     assert targets == Run.ensemble([weak, translator], device="cpu").predict(sources, beam=1)
     assert targets != Run.load(weak, device="cpu").predict(sources, beam=1)
     again = CliRunner().invoke(app, [*command[:-1], "--resume"])
-    assert "cannot be gone on with: teacher" in str(again.exception)
+    assert "cannot be resumed: teacher" in str(again.exception)
 
 
 def test_the_teacher_is_gone_when_the_student_learns(

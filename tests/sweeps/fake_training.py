@@ -93,13 +93,13 @@ def command_of(folder: Path, **behaviours: str) -> Any:
 def sweep_until_interrupted(folder: Path) -> int:
     """A whole sweep, for a process of its own: `python fake_training.py --sweep FOLDER`."""
     from sightline.sweeps.plan import plan_sweep
-    from sightline.sweeps.sweep import carry_out
+    from sightline.sweeps.sweep import run_sweep
     from sightline.training.world import Interrupted
 
     plan = plan_sweep(str(folder / "recipe.yaml"), ["seed=1,2,3,4"], out=folder / "sweep")
     command = command_of(folder, seed_1="finish", seed_2="hang", others="hang-long")
     try:
-        carry_out(plan, jobs=2, command=command, compare=None)
+        run_sweep(plan, jobs=2, command=command, compare=None)
     except Interrupted as error:
         print(error)
         return 130

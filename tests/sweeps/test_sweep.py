@@ -24,7 +24,7 @@ from sightline.run_folder import lock_run
 from sightline.sweeps.board import table
 from sightline.sweeps.grid import SweepError
 from sightline.sweeps.plan import plan_sweep
-from sightline.sweeps.sweep import Job, Sweep, carry_out, thread_share, train_command
+from sightline.sweeps.sweep import Job, Sweep, run_sweep, thread_share, train_command
 from sightline.training.world import Interrupted
 
 
@@ -37,7 +37,7 @@ def pretend(recipe: str, grid: Sequence[str], *, jobs: int = 1, compare: Any = N
     """A sweep into `sweep` beside the recipe."""
     folder = Path(recipe).parent
     plan = plan_sweep(recipe, grid, out=folder / "sweep")
-    return carry_out(plan, jobs=jobs, command=command_of(folder, **behaviours), compare=compare)
+    return run_sweep(plan, jobs=jobs, command=command_of(folder, **behaviours), compare=compare)
 
 
 def called(folders: Sequence[Path]) -> list[str]:
@@ -87,7 +87,7 @@ def test_the_same_command_again_leaves_the_finished_alone_and_tries_the_failed_a
     assert (notes.names("resume"), notes.names("new")) == (["seed=1"], ["seed=3"])
     assert called(found.finished) == ["seed=1", "seed=2", "seed=3"]
     assert "3 runs in" in (told := capsys.readouterr().err)
-    assert "1 finished before, 1 to go on with, 1 new" in told
+    assert "1 finished before, 1 to resume, 1 new" in told
     assert (found.folder / "logs" / "seed=1.log").read_text().count(fake_training.__file__) == 2  # both attempts
     assert called(pretend(recipe, ["seed=4"]).finished) == ["seed=1", "seed=2", "seed=3", "seed=4"]
 
@@ -99,17 +99,17 @@ def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes)
     def broken(run: Any) -> list[str]:
         return ["/no/such/program"] if run.name == "seed=1" else list(real(run))
 
-    found = carry_out(plan, command=broken, compare=None)
+    found = run_sweep(plan, command=broken, compare=None)
     assert (called(found.failed), called(found.finished)) == (["seed=1"], ["seed=2"])
 
 
 def test_a_folder_is_swept_by_one_sweep_at_a_time(recipe: str, tmp_path: Path) -> None:
     plan = plan_sweep(recipe, ["seed=1"], out="sweep")
     with lock_run(plan.folder), pytest.raises(SweepError, match="another sweep is running in sweep; wait for it"):
-        carry_out(plan, command=command_of(tmp_path))
+        run_sweep(plan, command=command_of(tmp_path))
     pretend(recipe, ["seed=2"])
     with pytest.raises(SweepError, match=r"sweep\.yaml was changed by another sweep meanwhile; start this one again"):
-        carry_out(plan, command=command_of(tmp_path))
+        run_sweep(plan, command=command_of(tmp_path))
 
 
 # --- several at once -----------------------------------------------------------------------------------------------
@@ -208,7 +208,7 @@ def test_the_command_line_tells_how_to_go_on(recipe: str, monkeypatch: pytest.Mo
     def interrupted(*_: Any, **__: Any) -> None:
         raise Interrupted
 
-    monkeypatch.setattr("sightline.sweeps.sweep.carry_out", interrupted)
+    monkeypatch.setattr("sightline.sweeps.sweep.run_sweep", interrupted)
     monkeypatch.setattr(sys, "argv", ["sightline", "sweep", recipe, "model.encoder={kind: transformer},null"])
     result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2"])
     assert result.exit_code == 130
@@ -250,7 +250,7 @@ def test_a_dry_run_lists_the_runs_and_writes_nothing(recipe: str, tmp_path: Path
     result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2", "--out", "sweep", "--dry-run"])
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "2 runs in sweep: 1 finished before, 0 to go on with, 1 new",
+        "2 runs in sweep: 1 finished before, 0 to resume, 1 new",
         "  seed=1  finished  seed=1",
         "  seed=2  new       seed=2",
     ]

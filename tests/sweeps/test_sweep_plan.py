@@ -17,16 +17,16 @@ from fake_training import save
 from sightline.recipe.loading import load_recipe, save_recipe
 from sightline.sweeps.board import Follower
 from sightline.sweeps.grid import SweepError
-from sightline.sweeps.plan import Plan, ended, plan_sweep
+from sightline.sweeps.plan import SweepPlan, is_finished, plan_sweep
 from sightline.sweeps.sweep import train_command
 from sightline.training.resolve import open_recipe
 
 
-def states(plan: Plan) -> dict[str, str]:
+def states(plan: SweepPlan) -> dict[str, str]:
     return {run.name: run.state for run in plan.runs}
 
 
-def begin(plan: Plan, *, step: int | None) -> None:
+def begin(plan: SweepPlan, *, step: int | None) -> None:
     """As if every run had been trained to that step."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     plan.record()
@@ -163,9 +163,9 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(re
         with pytest.raises(SweepError, match=told):
             plan_sweep(recipe, grid)
     document["model"]["decoder"] = {"kind": "transformer", "layers": 1, "heads": 2}
-    begin(plan_sweep(recipe, ["model.decoder.attention.kind=dot"], out="other"), step=12)
+    begin(plan_sweep(recipe, ["model.decoder.cell=lstm"], out="other"), step=12)
     Path(recipe).write_text(yaml.safe_dump(document))
-    told = r"other is a sweep of another recipe: .* cannot make its run attention=dot \(.*expected .softmax."
+    told = r"other is a sweep of another recipe: .* cannot make its run cell=lstm \(.*unknown key"
     with pytest.raises(SweepError, match=told):
         plan_sweep(recipe, ["seed=1"], out="other")
 
@@ -177,7 +177,7 @@ def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: P
     variants = [{"name": "own"}, {"recipe": "other.yaml", "training.lr": 0.01}]
     plan = plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")
     assert [run.recipe.model.width for run in plan.runs] == [8, 8, 16, 16]
-    assert [run.given for run in plan.runs] == [recipe, recipe, "other.yaml", "other.yaml"]
+    assert [run.recipe_name for run in plan.runs] == [recipe, recipe, "other.yaml", "other.yaml"]
     assert train_command(plan.runs[2])[3:6] == ["train", "other.yaml", "training.lr=0.01"]
     begin(plan, step=12)
     record = yaml.safe_load((plan.folder / "sweep.yaml").read_text())
@@ -191,7 +191,7 @@ def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: P
     }
     assert set(states(plan_sweep(recipe, ["seed=1,2"], variants=variants, out="sweep")).values()) == {"finished"}
     plan = plan_sweep(recipe, ["seed=3"], out="sweep")  # the others are still made by their own recipe
-    assert [(run.name, run.given, run.state) for run in plan.others][2:] == [
+    assert [(run.name, run.recipe_name, run.state) for run in plan.others][2:] == [
         (f"other,lr=0.01,seed={seed}", "other.yaml", "finished") for seed in (1, 2)
     ]
     other.unlink()
@@ -264,21 +264,21 @@ def test_a_run_has_ended_when_a_limit_is_reached_and_validated(
     recipe: str, tmp_path: Path, limits: dict[str, Any], progress: dict[str, Any], expected: bool
 ) -> None:
     changed = [f"training.limits={json.dumps(limits)}", "training.stopping.patience=3"]
-    assert ended(finished_run(tmp_path / "run", **progress), load_recipe(recipe, changed)) is expected
+    assert is_finished(finished_run(tmp_path / "run", **progress), load_recipe(recipe, changed)) is expected
 
 
 def test_a_run_killed_before_its_model_was_written_has_not_ended(recipe: str, tmp_path: Path) -> None:
     run, loaded = finished_run(tmp_path / "run"), load_recipe(recipe)
-    assert ended(run, loaded)
+    assert is_finished(run, loaded)
     os.utime(run / "model.safetensors", (0, 0))  # that of an earlier, better step
-    assert not ended(run, loaded)
+    assert not is_finished(run, loaded)
     (run / "model.safetensors").unlink()
-    assert not ended(run, loaded)
+    assert not is_finished(run, loaded)
     run = finished_run(tmp_path / "other")
     (run / "checkpoints" / "step-00000012" / "progress.json").write_text("{")
-    assert not ended(run, loaded)
+    assert not is_finished(run, loaded)
     (run / "checkpoints" / "step-00000012").rename(run / "checkpoints" / ".step-00000012.tmp")
-    assert not ended(run, loaded)
+    assert not is_finished(run, loaded)
 
 
 def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_path: Path) -> None:
@@ -286,9 +286,9 @@ def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_pat
     run, counted = tmp_path / "run", load_recipe(recipe, changes)
     run.mkdir()
     (run / "model.safetensors").write_bytes(b"")
-    assert not ended(run, counted)
+    assert not is_finished(run, counted)
     (run / "README.md").write_text("")
-    assert ended(run, counted)
+    assert is_finished(run, counted)
 
 
 # --- how far a run is ----------------------------------------------------------------------------------------------

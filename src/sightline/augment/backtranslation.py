@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from sightline.augment.corpus import Corpus, Part, fingerprint, part_size
+from sightline.augment.corpus import PairFile, Part, fingerprint, part_size
 from sightline.data.text_files import read_lines
 from sightline.decoding.ensemble import Ensemble
 from sightline.files import checksum
@@ -28,7 +28,7 @@ SLACK = 5  # tokens that do not count in the ratio: short sentences differ more
 
 
 class Outcome(NamedTuple):
-    """What became of a line: a text, or why there is none."""
+    """The translation of a line, or the reason why it was dropped."""
 
     text: str
     dropped: str | None = None
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """What is dropped: lines and outputs with more tokens, and pairs of too different lengths."""
+    """Filters: the most tokens of a line or an output, and the largest ratio of the two lengths."""
 
     max_tokens: int = 256
     max_ratio: float = 3.0
@@ -52,8 +52,8 @@ class Limits:
         return max(left, right) > self.max_ratio * min(left, right) + SLACK
 
 
-def digest_of(run: Run) -> str | dict[str, Any]:
-    """What decides what a run writes beside the options: the digest of its weights, or of those of an ensemble."""
+def weights_digest(run: Run) -> str | dict[str, Any]:
+    """The digest of a run's weights, or of those of an ensemble: part of the plan."""
     if not run.members:
         return checksum(run.folder / "model.safetensors")
     model: Ensemble = run.model
@@ -61,19 +61,19 @@ def digest_of(run: Run) -> str | dict[str, Any]:
     return {"models": models, "weights": model.weights, "mean": model.mean}
 
 
-def precision_of(run: Run) -> dict[str, str]:
-    """Its part of a plan, where a run rounds: what older versions began in float32 goes on."""
+def precision_entry(run: Run) -> dict[str, str]:
+    """The precision as part of a plan; none for float32, as in plans of older versions."""
     return {} if run.precision == "float32" else {"precision": run.precision}
 
 
-def flat(text: str) -> str:
-    """The text in one cell of a table: tabs and line breaks are spaces."""
+def single_line(text: str) -> str:
+    """The text without tabs and line breaks, for one cell of a TSV file."""
     return text.replace("\t", " ").replace("\n", " ").replace("\r", " ").strip()
 
 
 @dataclass(frozen=True)
-class Writer:
-    """A model that writes one side of a corpus."""
+class Translator:
+    """A model that translates one side of a corpus and filters its outputs."""
 
     run: Run
     options: Decoding
@@ -85,30 +85,30 @@ class Writer:
             raise ValueError(f"{self.run.folder} does not translate ({self.run.recipe.task_spec}); give a seq2seq run")
 
     def __call__(self, first: int, texts: Sequence[str], references: Sequence[str] | None = None) -> list[Outcome]:
-        """What becomes of each text; `first` is the number of the first one in the whole input."""
+        """The outcome of each text; `first` is the number of the first one in the whole input."""
         longest = min(self.limits.max_tokens, self.run.task.longest_source() or self.limits.max_tokens)
-        sources, cut = [flat(text) for text in texts], self.run.recipe.data.clean.truncate_source
+        sources, cut = [single_line(text) for text in texts], self.run.recipe.data.clean.truncate_source
         lengths = [len(ids[:cut]) for ids in self.run.vocabulary.source.encode_many(sources)]  # what is read of each
-        # nothing is decoded for an empty line, and every other keeps its number, by which drawing is seeded
+        # empty lines are not decoded, but keep their numbers, which seed the sampling
         read = [source if length <= longest else "" for source, length in zip(sources, lengths, strict=True)]
-        found = self.run.predict_nbest(read, self.options, first=first, scored=False)
+        nbest = self.run.predict_nbest(read, self.options, first=first, scored=False)
         outcomes = []
-        for index, (length, guesses) in enumerate(zip(lengths, found, strict=True)):
+        for index, (length, guesses) in enumerate(zip(lengths, nbest, strict=True)):
             reference = None if references is None else references[index]
             if 0 < length <= longest:
-                outcomes.append(self._judged(self._chosen(guesses, reference), length))
+                outcomes.append(self._filtered(self._choose(guesses, reference), length))
             else:
                 outcomes.append(Outcome("", "too long" if length else "empty"))
         return outcomes
 
-    def _chosen(self, guesses: Sequence[Prediction], reference: str | None) -> Prediction:
+    def _choose(self, guesses: Sequence[Prediction], reference: str | None) -> Prediction:
         if self.choice is None or reference is None:
             return guesses[0]
-        likeness = sentence_scorer(self.choice)
-        return max(guesses, key=lambda guess: likeness(guess.text, reference))  # the first of those that are even
+        similarity = sentence_scorer(self.choice)
+        return max(guesses, key=lambda guess: similarity(guess.text, reference))  # the first of equals
 
-    def _judged(self, guess: Prediction, length: int) -> Outcome:
-        text = flat(guess.text)
+    def _filtered(self, guess: Prediction, length: int) -> Outcome:
+        text = single_line(guess.text)
         if not text:
             return Outcome("", "no output")
         if guess.unknown:  # not replaced through the attention either
@@ -121,7 +121,7 @@ class Writer:
 
 
 def sentence_scorer(name: Choice) -> Callable[[str, str], float]:
-    """How like one text is to another: sentence BLEU (of the orders that it has) or chrF, as sacreBLEU has them."""
+    """Similarity of two texts: sacreBLEU's sentence BLEU (with effective order) or chrF."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
@@ -129,13 +129,13 @@ def sentence_scorer(name: Choice) -> Callable[[str, str], float]:
     return lambda output, reference: float(metric.sentence_score(output, [reference]).score)
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def count_outcomes(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """How many lines were read, kept, and dropped for which reason."""
     return {"read": len(outcomes), "kept": 0, **Counter(outcome.dropped or "kept" for outcome in outcomes)}
 
 
-def told(counts: dict[str, int]) -> str:
-    """Counts in words."""
+def describe_counts(counts: dict[str, int]) -> str:
+    """Counts for a person to read."""
     dropped = [f"{count:,} {reason}" for reason, count in counts.items() if reason not in ("read", "kept") and count]
     kept = f"{counts['kept']:,} of {plural(counts['read'], 'pair')} kept"
     return kept + (f"; dropped {', '.join(dropped)}" if dropped else "")
@@ -153,28 +153,30 @@ def backtranslate(
     progress: Progress = silent,
 ) -> dict[str, int]:
     """Write (synthetic source, real target) for each line, a pair a line, and return what was kept and dropped."""
-    if tag is not None and (not tag.strip() or flat(tag) != tag):
+    if tag is not None and (not tag.strip() or single_line(tag) != tag):
         raise ValueError(f"--tag {tag!r} must be a word or more, without tabs, line breaks or spaces around it")
     if monolingual.exists() and not (monolingual.is_file() or monolingual.is_dir()):
         raise ValueError(f"{monolingual} is a pipe, and the text is read twice; write it to a file first")
     before = "" if tag is None else f"{tag} "
     plan = {
-        "model": digest_of(run),
+        "model": weights_digest(run),
         **fingerprint(read_lines(monolingual)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
-        **precision_of(run),
+        **precision_entry(run),
         "max_tokens": limits.max_tokens,
         "max_ratio": limits.max_ratio,
         "tag": tag,
     }
-    writer = Writer(run, options, limits)
+    translate = Translator(run, options, limits)
 
     def work(first: int, lines: list[str]) -> Part:
-        outcomes = writer(first, lines)
+        outcomes = translate(first, lines)
         pairs = [
-            (before + each.text, flat(line)) for line, each in zip(lines, outcomes, strict=True) if each.dropped is None
+            (before + each.text, single_line(line))
+            for line, each in zip(lines, outcomes, strict=True)
+            if each.dropped is None
         ]
-        return Part(pairs, counted(outcomes))
+        return Part(pairs, count_outcomes(outcomes))
 
-    corpus: Corpus[str] = Corpus(out, plan, part_size(run.device.type))
+    corpus: PairFile[str] = PairFile(out, plan, part_size(run.device.type))
     return corpus.make(iter(read_lines(monolingual)), work, resume=resume, progress=progress)

@@ -1,8 +1,8 @@
-"""A corpus that takes hours to write: in parts, each whole or not there, so that it can go on where it stopped.
+"""A corpus that takes hours to write: in parts, each complete or absent, so that an interrupted command can resume.
 
-Beside FILE lie, while it is being made, `FILE.parts/` with `plan.json` (all that decides what is written) and one file
-for each 2,048 lines read (16,384 where a GPU writes, which waits while it is packed); then `FILE.json`: the plan, and
-how many lines were read, kept, and dropped for which reason. Memory does not grow with the corpus.
+While it is written, `FILE.parts/` has `plan.json` (everything that decides what is written) and one file for each 2,048
+lines read (16,384 on a GPU, which waits while a part is compressed). `FILE.json` has the plan, and how many lines were
+read, kept, and dropped for which reason. Memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ from sightline.run_folder import RunError, lock_run
 
 Item = TypeVar("Item")
 Pair = tuple[str, str]
-SIZE = 2_048  # lines a part is made of
-GPU_SIZE = 16_384  # where a GPU writes: it is quicker with thousands of lines at once, each batch of one length
+SIZE = 2_048  # lines per part
+GPU_SIZE = 16_384  # a GPU is faster with thousands of lines at once, in batches of one length
 _LINES = "lines of a part"
 
 
-class NothingLeftError(RunError):
-    """No line was fit to be kept."""
+class EmptyCorpusError(RunError):
+    """No line passed the filters."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """What became of some lines: pairs to keep, and how many lines were kept or dropped, by reason."""
+    """The pairs of some lines, and how many lines were kept or dropped, by reason."""
 
     pairs: list[Pair]
     counts: dict[str, int]
 
 
 def part_size(device: str) -> int:
-    """How many lines are a part, where they are written on a device of this type (`cpu`, `cuda`)."""
+    """Lines per part on a device of this type (`cpu`, `cuda`)."""
     return SIZE if device == "cpu" else GPU_SIZE
 
 
 def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
-    """How many there are and a digest of all of them: whether a corpus is the one a work was begun with."""
+    """Number and digest of all lines, to check that a resumed command reads the same corpus."""
     digest, count = hashlib.blake2b(digest_size=16), 0
     for item in items:
         digest.update(json.dumps(item, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
@@ -69,10 +69,10 @@ def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Corpus(Generic[Item]):
+class PairFile(Generic[Item]):
     """A file of pairs in the making. `plan` is all that decides what is in it; `lines` of it is how many are read.
 
-    It is made in parts of `size` lines, or of the size that it was begun with.
+    It is written in parts of `size` lines, or of the size it was started with.
     """
 
     file: Path
@@ -90,10 +90,9 @@ class Corpus(Generic[Item]):
     def make(
         self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, progress: Progress
     ) -> dict[str, int]:
-        """Write what is not there yet, put it together, and return the counts. `work` is told its first line's number.
+        """Write the missing parts, join all, and return the counts. `work` receives the number of its first line.
 
-        What is finished is not made again; what another plan made is not gone on with. Where no line was kept, nothing
-        is left behind.
+        Finished parts are kept; parts of another plan are refused. If no line was kept, nothing is left behind.
         """
         if not self.file.absolute().parent.is_dir():
             raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
@@ -103,7 +102,7 @@ class Corpus(Generic[Item]):
         try:
             with lock_run(self.parts):
                 counts = self._made(items, work, self._begin(resume), progress)
-        except NothingLeftError:  # of which there is nothing to go on with
+        except EmptyCorpusError:  # of which there is nothing to go on with
             self._tidy()
             raise
         self._tidy()
@@ -147,18 +146,18 @@ class Corpus(Generic[Item]):
         if not self.summary.exists():
             if self.parts.exists():
                 return None  # stopped between its last two files
-            raise RunError(f"{self.file} is there without {self.summary.name}, so nothing says what made it; remove it")
+            raise RunError(f"{self.file} is there without {self.summary.name}, so its origin is unknown; remove it")
         saved = read_json(self.summary)
         self._compare(saved["plan"])
-        if self.parts.exists():  # stopped when all was done but this
+        if self.parts.exists():  # stopped just before its removal
             with lock_run(self.parts):
-                pass  # nobody is at it
+                pass  # no other process is writing
             self._tidy()
         counts: dict[str, int] = saved["counts"]
         return counts
 
     def _begin(self, resume: bool) -> int:
-        """Write down the plan, or see that it is the one the parts were begun with; the lines of a part."""
+        """Write the plan, or check that the parts were started with the same one; the lines of a part."""
         path = self.parts / "plan.json"
         if not path.exists():
             for part in self.parts.glob("part-*"):  # of another plan, whose removal was cut short
@@ -175,8 +174,8 @@ class Corpus(Generic[Item]):
     def _compare(self, then: dict[str, Any]) -> None:
         if differing := changed(then, json.loads(json.dumps(self.plan))):
             raise RunError(
-                f"{self.file} was begun otherwise, so it cannot be gone on with: {'; '.join(differing)}; ask for the "
-                f"same again, or give another place with --out"
+                f"{self.file} was started with different settings and cannot be resumed: {'; '.join(differing)}; use "
+                f"the same settings, or write elsewhere with --out"
             )
 
     def _part(self, number: int) -> Path:
@@ -191,10 +190,10 @@ class Corpus(Generic[Item]):
                 counts.update(part.counts)
                 out.write("".join(f"{left}\t{right}\n" for left, right in part.pairs).encode("utf-8"))
             if not counts["kept"]:
-                told = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if reason != "kept")
+                dropped = ", ".join(f"{count:,} {reason}" for reason, count in counts.items() if reason != "kept")
                 remedy = "train the model that writes further, or raise --max-ratio or --max-tokens"
-                what = f"{told}; {remedy}" if counts["read"] else "nothing was read"
-                raise NothingLeftError(f"nothing is left to write to {self.file}: {what}; its name is free again")
+                what = f"{dropped}; {remedy}" if counts["read"] else "nothing was read"
+                raise EmptyCorpusError(f"nothing is left to write to {self.file}: {what}; its name is free again")
         return dict(counts)
 
 

@@ -10,8 +10,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sightline.augment.backtranslation import Choice, Limits, Writer, counted, digest_of, flat, precision_of
-from sightline.augment.corpus import Corpus, NothingLeftError, Part, fingerprint, part_size
+from sightline.augment.backtranslation import (
+    Choice,
+    Limits,
+    Translator,
+    count_outcomes,
+    precision_entry,
+    single_line,
+    weights_digest,
+)
+from sightline.augment.corpus import EmptyCorpusError, PairFile, Part, fingerprint, part_size
 from sightline.data.locate import is_reverse_direction
 from sightline.data.sources import Example, training_examples
 from sightline.progress import Progress, silent
@@ -25,7 +33,7 @@ FILE = "distilled.tsv.gz"
 
 @dataclass(frozen=True)
 class Distilling:
-    """How a teacher's text is made, and whether the original text stays beside it."""
+    """How the teacher decodes, and whether the original text is kept too."""
 
     beam: int | None = None  # by default the teacher's own
     choose: Choice | None = None
@@ -59,28 +67,28 @@ def distill(
     if how.choose:
         options = teacher.plain_search(options.beam).model_copy(update={"nbest": options.beam})
     plan = {
-        "teacher": digest_of(teacher),
+        "teacher": weights_digest(teacher),
         **fingerprint(training_examples(recipe)),
         "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
-        **precision_of(teacher),
+        **precision_entry(teacher),
         "choose": how.choose,
         "max_tokens": how.limits.max_tokens,
         "max_ratio": how.limits.max_ratio,
     }
-    writer = Writer(teacher, options, how.limits, how.choose)
+    translate = Translator(teacher, options, how.limits, how.choose)
 
     def work(first: int, examples: list[Example]) -> Part:
-        sources = [flat(example.source) for example in examples]
-        outcomes = writer(first, sources, [flat(example.target) for example in examples])
+        sources = [single_line(example.source) for example in examples]
+        outcomes = translate(first, sources, [single_line(example.target) for example in examples])
         pairs = [(s, each.text) for s, each in zip(sources, outcomes, strict=True) if each.dropped is None]
-        return Part(pairs, counted(outcomes))
+        return Part(pairs, count_outcomes(outcomes))
 
     was_there = out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    corpus: Corpus[Example] = Corpus(out / FILE, plan, part_size(teacher.device.type))
+    corpus: PairFile[Example] = PairFile(out / FILE, plan, part_size(teacher.device.type))
     try:
         counts = corpus.make(training_examples(recipe), work, resume=resume, progress=progress)
-    except NothingLeftError:
+    except EmptyCorpusError:
         if not was_there:
             out.rmdir()
         raise

@@ -1,4 +1,4 @@
-"""Runs whose weights are made of others: adapters merged into weights, and the mean of several checkpoints.
+"""Runs made from other weights: adapters merged into the weights, and the mean of several checkpoints.
 
 Both are run folders that every command takes. They have no checkpoints, for there is nothing to go on with.
 """

@@ -67,7 +67,7 @@ def distill(
       sightline distill runs/big multi30k/lstm-dot --beam 8 --choose chrf --mix 1 --out runs/small
       sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume
     """
-    from sightline.augment.backtranslation import Limits, told
+    from sightline.augment.backtranslation import Limits, describe_counts
     from sightline.augment.distillation import Distilling
     from sightline.augment.distillation import distill as write_distilled
     from sightline.cli.train import run_training
@@ -85,7 +85,7 @@ def distill(
     try:
         with shown() as progress:
             student, counts = write_distilled(model, loaded, out, how, resume=resume, progress=progress)
-        print(f"distilled text in {out}: {told(counts)}", file=sys.stderr)
+        print(f"distilled text in {out}: {describe_counts(counts)}", file=sys.stderr)
         del model  # the student needs the memory
         run_training(student, out, resume=resume)
     except (Interrupted, KeyboardInterrupt):
@@ -131,7 +131,7 @@ def backtranslate(
       sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv
       sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume
     """
-    from sightline.augment.backtranslation import Limits, told
+    from sightline.augment.backtranslation import Limits, describe_counts
     from sightline.augment.backtranslation import backtranslate as write_pairs
     from sightline.progress import shown
 
@@ -150,7 +150,7 @@ def backtranslate(
     except KeyboardInterrupt:
         print("interrupted; finished parts are kept: continue with the same command and --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
-    print(f"done: {out}: {told(counts)}", file=sys.stderr)
+    print(f"done: {out}: {describe_counts(counts)}", file=sys.stderr)
     print(
         f"learn from it with, under data.train: {{kind: tsv, file: {out.resolve()}, weight: 1.0}} "
         f"(and columns: [2, 1] where data.swap is true)",

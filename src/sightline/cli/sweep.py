@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from sightline.sweeps.plan import Plan
+    from sightline.sweeps.plan import SweepPlan
 
 
 def sweep(
@@ -42,7 +42,7 @@ def sweep(
     import shlex
 
     from sightline.sweeps.plan import COMPARISON, plan_sweep
-    from sightline.sweeps.sweep import carry_out, compare_runs
+    from sightline.sweeps.sweep import compare_runs, run_sweep
     from sightline.training.world import Interrupted
 
     plan = plan_sweep(recipe, overrides or [], variants=variants, out=out)
@@ -50,7 +50,7 @@ def sweep(
         _show(plan)
         return
     try:
-        found = carry_out(plan, jobs=jobs, compare=None if no_compare else compare_runs)
+        found = run_sweep(plan, jobs=jobs, compare=None if no_compare else compare_runs)
     except Interrupted:
         print(f"interrupted; go on with: {shlex.join(['sightline', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(code=130) from None
@@ -63,12 +63,12 @@ def sweep(
         raise typer.Exit(code=1)
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: SweepPlan) -> None:
     from sightline.sweeps.sweep import opening
 
     for line in opening(plan):
         print(line)
     width = max(len(run.name) for run in plan.runs)
     for run in plan.runs:
-        own = [] if run.given == plan.recipe else [run.given]
+        own = [] if run.recipe_name == plan.recipe else [run.recipe_name]
         print(f"  {run.name:<{width}}  {run.state:<8}  {' '.join([*own, *run.overrides])}".rstrip())

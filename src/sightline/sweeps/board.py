@@ -1,4 +1,4 @@
-"""What a person sees while a sweep goes on: a live table in a terminal, plain lines elsewhere."""
+"""The display of a running sweep: a live table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Follower:
                 file.seek(self._read)
                 text = file.read()
         except OSError:
-            return  # not begun yet
+            return  # not started yet
         whole = text[: text.rfind(b"\n") + 1]
         self._read += len(whole)
         for line in whole.splitlines():
@@ -87,7 +87,7 @@ class Follower:
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "interrupted": "yellow", "waiting": "dim"}
 _ORDER = ("done", "failed", "interrupted", "running", "waiting")
 _FIRST = ("running", "failed", "interrupted", "done", "waiting")  # what is shown when the table is too long to show all
-_PAUSE = 0.5  # seconds between looks at what the runs have written
+_PAUSE = 0.5  # seconds between readings of the journals
 
 
 def count_states(jobs: Sequence[Job]) -> str:
@@ -106,7 +106,7 @@ class PlainBoard:
     def changed(self, job: Job) -> None:
         number = f"[{self.jobs.index(job) + 1:>{self.width}}/{len(self.jobs)}]"
         if job.state == "running":
-            self.note(f"{number} {job.run.name}: {'goes on' if job.run.state == 'begun' else 'started'}")
+            self.note(f"{number} {job.run.name}: {'resumed' if job.run.state == 'begun' else 'started'}")
             return
         job.follower.look()
         parts = [f"{number} {job.run.name}: {job.state}"]
@@ -185,28 +185,28 @@ def table(jobs: Sequence[Job], rows: int | None = None) -> Table:
         shown = [jobs[place] for place in sorted(first)]
     hidden = [job for job in jobs if job not in shown]
     caption = count_states(jobs) + (f"  (not shown: {count_states(hidden)})" if hidden else "")
-    found = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
-    found.add_column("run", overflow="fold")
-    found.add_column("")
+    grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=caption, caption_justify="left")
+    grid.add_column("run", overflow="fold")
+    grid.add_column("")
     for name in ("time", "epoch", "step", "validation", "speed"):
-        found.add_column(name, justify="right")
+        grid.add_column(name, justify="right")
     for job in shown:
-        found.add_row(*(Text(cell, style=_STYLES[job.state]) for cell in _cells(job)))
-    return found
+        grid.add_row(*(Text(cell, style=_STYLES[job.state]) for cell in _cells(job)))
+    return grid
 
 
 def _cells(job: Job) -> list[str]:
     limits, follower = job.run.recipe.training.limits, job.follower
-    begun = job.state != "waiting" or job.run.state == "begun"
+    started = job.state != "waiting" or job.run.state == "begun"
     epoch = None if follower.epoch is None else min(follower.epoch + 1, limits.epochs or follower.epoch + 1)
     seconds = time.monotonic() - job.started if job.state == "running" else job.seconds
     return [
         job.run.name,
         job.state,
         clock(seconds) if seconds else "",
-        _of(epoch, limits.epochs) if begun else "",
-        _of(follower.step, limits.steps) if begun else "",
-        follower.score if begun else "",
+        _of(epoch, limits.epochs) if started else "",
+        _of(follower.step, limits.steps) if started else "",
+        follower.score if started else "",
         follower.speed if job.state == "running" else "",
     ]
 

@@ -1,4 +1,4 @@
-"""Which combinations of overrides a sweep is made of.
+"""The combinations of overrides of a sweep, and the names of its runs.
 
 `seed=1,2 model.width=128,256` is a grid: every value of each key with every value of the others. A list of variants
 (sets of overrides that belong together, or other recipes) is multiplied by it.
@@ -22,7 +22,7 @@ from sightline.recipe.yaml import MAX_BYTES, dotted, read_yaml
 
 
 class SweepError(ValueError):
-    """A sweep that cannot be made; the message says what to change."""
+    """A sweep that is refused; the message says what to change."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def _end_of_quotes(text: str, start: int) -> int:
                 return at
             at += 1
         at += 1
-    return at  # never closed: what is wrong with it is told when it is read
+    return at  # never closed: reading the value reports it
 
 
 # --- from Python ---------------------------------------------------------------------------------------------------
@@ -234,17 +234,17 @@ _LONGEST_VALUE = 40
 def name_runs(
     new: Sequence[Combination], *, beside: Sequence[Sequence[Override]], taken: Iterable[str], plain: str
 ) -> list[str]:
-    """A name for each new combination, told apart from each other, from the overrides of the runs `beside` them, and
+    """A name for each new combination, distinct from each other, from the overrides of the runs `beside` them, and
     from the names `taken`. `plain` is the name of what varies in nothing."""
     varying = _varying([*(combination.overrides for combination in new), *beside])
     labels = _labels(varying)
-    used = {name.casefold() for name in taken}  # some file systems do not tell upper from lower case
+    used = {name.casefold() for name in taken}  # some file systems ignore case
     names = []
     for combination in new:
         variant = combination.variant
         overrides = combination.overrides if variant.name is None else combination.point
-        given = variant.name or (Path(variant.recipe).stem if variant.recipe else None)
-        parts = [] if given is None else [_safe(given).lstrip(".") or "variant"]
+        base = variant.name or (Path(variant.recipe).stem if variant.recipe else None)
+        parts = [] if base is None else [_safe(base).lstrip(".") or "variant"]
         parts += [f"{labels[o.key]}={_value(o.text)}" for o in overrides if o.key in labels]
         name = ",".join(parts) or _safe(plain).lstrip(".") or "run"
         if len(name) > _LONGEST or name.casefold() in used:

@@ -1,7 +1,7 @@
-"""What a sweep will do, known and checked before anything starts; and sweep.yaml, which remembers it.
+"""The plan of a sweep, checked before anything starts, and sweep.yaml, which records it.
 
-The folder of a sweep holds `sweep.yaml`, a run folder for each combination, `logs/` and `comparison/`. Which runs are
-finished is asked of their folders, so there is no second account of it that could be wrong.
+The folder of a sweep holds `sweep.yaml`, a run folder for each combination, `logs/` and `comparison/`. Whether
+a run is finished is read from its folder, not recorded a second time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from sightline.training.resolve import open_recipe
 from sightline.training.schedules import limit_reached
 
 
-def ended(run: Path, recipe: Recipe) -> bool:
+def is_finished(run: Path, recipe: Recipe) -> bool:
     """Whether the training of a run has come to its end, rather than to an interruption.
 
     It ends by validating, saving a checkpoint and writing the model, in this order, once a limit is reached. So a
@@ -53,23 +53,23 @@ def ended(run: Path, recipe: Recipe) -> bool:
         if (run / "model.safetensors").stat().st_mtime_ns < saved.stat().st_mtime_ns:
             return False
         return bool(progress["validated"] == progress["step"] and limit_reached(progress, recipe))
-    except (OSError, ValueError, KeyError):  # not whole: resuming will tell, or repair it
+    except (OSError, ValueError, KeyError):  # damaged: resuming reports or repairs it
         return False
 
 
 RECORD, LOGS, COMPARISON = "sweep.yaml", "logs", "comparison"
 FORMAT = 2  # of sweep.yaml: 2 has runs with a recipe of their own
-_TOLD = 8  # most problems told at once
+_SHOWN = 8  # most problems in a message
 State = Literal["new", "begun", "finished"]
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One combination: an ordinary run, and what it is made with."""
+    """One combination: an ordinary run with its recipe and overrides."""
 
     name: str
     sweep: Path  # the folder of the sweep
-    given: str  # the recipe, as `sightline train` takes it
+    recipe_name: str  # the recipe, as `sightline train` takes it
     overrides: tuple[str, ...]
     recipe: Recipe  # resolved
     state: State = "new"
@@ -84,8 +84,8 @@ class SweepRun:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A sweep, ready to be carried out."""
+class SweepPlan:
+    """A sweep, ready to run."""
 
     recipe: str  # of all runs that do not name another
     folder: Path
@@ -103,7 +103,7 @@ class Plan:
         write_atomically(self.folder / RECORD, write_yaml(document))
 
     def _entry(self, run: SweepRun) -> dict[str, Any]:
-        own = {} if run.given == self.recipe else {"recipe": run.given}
+        own = {} if run.recipe_name == self.recipe else {"recipe": run.recipe_name}
         return {"name": run.name, **own, "overrides": list(run.overrides)}
 
 
@@ -113,14 +113,14 @@ def plan_sweep(
     *,
     variants: str | Path | Sequence[Mapping[str, Any]] | None = None,
     out: str | Path | None = None,
-) -> Plan:
-    """Expand, check, name; find what is there already. Nothing is written."""
-    wanted = combinations(overrides, read_variants(variants) if variants is not None else ())
-    given = as_given(recipe)
-    resolved, merged = _distinct(_checked(given, wanted))
+) -> SweepPlan:
+    """Expand, check and name the runs; read the state of existing ones. Writes nothing."""
+    requested = combinations(overrides, read_variants(variants) if variants is not None else ())
+    recipe_name = as_given(recipe)
+    resolved, merged = _distinct(_checked(recipe_name, requested))
     folder = Path(out) if out is not None else Path("runs") / f"sweep-{Path(recipe).stem}"
     content = _content(folder)
-    recorded = _recorded(given, folder, content)
+    recorded = _recorded(recipe_name, folder, content)
     names = _known(resolved, recorded)
     new = [combination for combination in resolved if combination not in names]
     beside = [[_override(text) for text in run.overrides] for run in recorded]
@@ -130,15 +130,15 @@ def plan_sweep(
         SweepRun(
             names[combination],
             folder,
-            combination.variant.recipe or given,
+            combination.variant.recipe or recipe_name,
             tuple(map(str, combination.overrides)),
-            found,
+            own_recipe,
         )
-        for combination, found in resolved.items()
+        for combination, own_recipe in resolved.items()
     ]
     others = [run for run in recorded if run.name not in names.values()]
-    runs, others = [_looked_at(run) for run in runs], [_looked_at(run) for run in others]
-    return Plan(given, folder, tuple(runs), tuple(others), tuple(merged), content)
+    runs, others = [_with_state(run) for run in runs], [_with_state(run) for run in others]
+    return SweepPlan(recipe_name, folder, tuple(runs), tuple(others), tuple(merged), content)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -150,51 +150,51 @@ def trained_runs(folder: Path) -> list[Path]:
     """The run folders of a sweep that have a model, in its order."""
     path = folder / RECORD
     runs = [folder / name for name, *_ in _entries(path, path.read_bytes())]
-    found = [run for run in runs if (run / "model.safetensors").is_file()]
-    if not found:
+    trained = [run for run in runs if (run / "model.safetensors").is_file()]
+    if not trained:
         raise SweepError(f"{folder}: none of {plural(len(runs), 'run')} of this sweep has a model yet; go on with it")
-    return found
+    return trained
 
 
 # --- checking ------------------------------------------------------------------------------------------------------
 
 
-def recipe_to_train(given: str, overrides: Sequence[str]) -> Recipe:
+def recipe_to_train(recipe_name: str, overrides: Sequence[str]) -> Recipe:
     """The recipe as `sightline train` will see it, its corpora there."""
-    recipe, _ = open_recipe(given, overrides)
+    recipe, _ = open_recipe(recipe_name, overrides)
     for source in (*recipe.data.train, recipe.data.validation):
         source_files(source, data_folder(recipe))
     return recipe
 
 
-def _checked(given: str, wanted: Sequence[Combination]) -> list[tuple[Combination, Recipe]]:
-    found: list[tuple[Combination, Recipe]] = []
+def _checked(recipe_name: str, requested: Sequence[Combination]) -> list[tuple[Combination, Recipe]]:
+    resolved: list[tuple[Combination, Recipe]] = []
     problems: dict[str, list[Combination]] = {}
-    for combination in wanted:
+    for combination in requested:
         try:
-            own = combination.variant.recipe or given
-            found.append((combination, recipe_to_train(own, list(map(str, combination.overrides)))))
+            own = combination.variant.recipe or recipe_name
+            resolved.append((combination, recipe_to_train(own, list(map(str, combination.overrides)))))
         except ValueError as error:
             problems.setdefault(str(error), []).append(combination)
     if problems:
-        lines = [_told(problem, where, len(wanted)) for problem, where in problems.items()]
-        more = [f"and {plural(len(lines) - _TOLD, 'more problem')}"] if len(lines) > _TOLD else []
-        raise SweepError("\n".join([*lines[:_TOLD], *more]))
-    return found
+        lines = [_problem_line(problem, where, len(requested)) for problem, where in problems.items()]
+        more = [f"and {plural(len(lines) - _SHOWN, 'more problem')}"] if len(lines) > _SHOWN else []
+        raise SweepError("\n".join([*lines[:_SHOWN], *more]))
+    return resolved
 
 
-def _told(problem: str, where: Sequence[Combination], count: int) -> str:
+def _problem_line(problem: str, where: Sequence[Combination], count: int) -> str:
     if len(where) == count > 1:
         return f"in every combination: {problem}"
     more = f" (and {len(where) - 1} more)" if len(where) > 1 else ""
     return f"combination {where[0]}{more}: {problem}"
 
 
-def _distinct(found: Sequence[tuple[Combination, Recipe]]) -> tuple[dict[Combination, Recipe], list[str]]:
+def _distinct(resolved: Sequence[tuple[Combination, Recipe]]) -> tuple[dict[Combination, Recipe], list[str]]:
     """Each resolved recipe once, under the first combination that comes to it; and what was left out."""
     first: dict[str, tuple[Combination, Recipe]] = {}
     merged = []
-    for combination, recipe in found:
+    for combination, recipe in resolved:
         same, _ = first.setdefault(_text(recipe), (combination, recipe))
         if same is not combination:
             merged.append(f"{combination} comes to the same as {same}")
@@ -215,13 +215,13 @@ def _content(folder: Path) -> bytes | None:
     return path.read_bytes() if path.exists() else None
 
 
-def _recorded(given: str, folder: Path, content: bytes | None) -> list[SweepRun]:
-    """The runs of sweep.yaml, as the recipe now given makes them, where they have none of their own."""
+def _recorded(recipe_name: str, folder: Path, content: bytes | None) -> list[SweepRun]:
+    """The runs of sweep.yaml, with the recipe of this command unless they have one of their own."""
     if content is None:
         return []
     runs = []
     for name, own, overrides in _entries(folder / RECORD, content):
-        recipe = own or given
+        recipe = own or recipe_name
         try:
             runs.append(SweepRun(name, folder, recipe, overrides, recipe_to_train(recipe, overrides)))
         except ValueError as error:
@@ -266,15 +266,15 @@ def _known(resolved: Mapping[Combination, Recipe], recorded: Sequence[SweepRun])
     names = {combination: by_text[text] for combination, text in texts.items() if text in by_text}
     left = [run for run in recorded if run.name not in names.values()]
     fitting = {
-        combination: [run.name for run in left if _goes_on(run, combination, recipe)]
+        combination: [run.name for run in left if _continues(run, combination, recipe)]
         for combination, recipe in resolved.items()
         if combination not in names
     }
-    claims = [name for found in fitting.values() for name in found]
-    return names | {c: found[0] for c, found in fitting.items() if len(found) == 1 and claims.count(found[0]) == 1}
+    claims = [name for fits in fitting.values() for name in fits]
+    return names | {c: fits[0] for c, fits in fitting.items() if len(fits) == 1 and claims.count(fits[0]) == 1}
 
 
-def _goes_on(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
+def _continues(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
     """Whether a run can go on as this combination, and its name stays true: `steps=100` is not made longer."""
     if differences(run.recipe, recipe):
         return False
@@ -282,7 +282,7 @@ def _goes_on(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
     return not any(f"{key_label(_override(text).key)}=" in run.name for text in changed)
 
 
-def _looked_at(run: SweepRun) -> SweepRun:
+def _with_state(run: SweepRun) -> SweepRun:
     """With its state; a folder that holds another training than this one is refused."""
     if not (run.folder / "recipe.yaml").exists():
         return run
@@ -293,7 +293,7 @@ def _looked_at(run: SweepRun) -> SweepRun:
             f"{run.folder} was trained with another recipe: {'; '.join(differing)}; give this sweep another folder "
             f"with --out"
         )
-    done = before == recipe and ended(run.folder, recipe)
+    done = before == recipe and is_finished(run.folder, recipe)
     return replace(run, recipe=recipe, state="finished" if done else "begun")
 
 

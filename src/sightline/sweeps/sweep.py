@@ -20,7 +20,7 @@ from sightline.run_folder import RunError, lock_run
 from sightline.sweeps.board import Follower, LiveBoard, PlainBoard, count_states
 from sightline.sweeps.grid import Axes, SweepError
 from sightline.sweeps.parent import watched
-from sightline.sweeps.plan import COMPARISON, Plan, SweepRun, plan_sweep
+from sightline.sweeps.plan import COMPARISON, SweepPlan, SweepRun, plan_sweep
 from sightline.terminal import plural
 from sightline.training.world import Interrupted, stop_signals
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 HEADER = "--- "  # begins the line of a log that tells the command and when it was started
-_PAUSE = 0.1  # seconds between looks at the processes
+_PAUSE = 0.1  # seconds between polls of the processes
 _PATIENCE = 30.0  # seconds for a process to save and go when the sweep itself must end
 State = Literal["waiting", "running", "done", "failed", "interrupted"]
 Command = Callable[[SweepRun], list[str]]
@@ -64,7 +64,17 @@ class Board(Protocol):
 def train_command(run: SweepRun) -> list[str]:
     """The run as anybody would start it by hand."""
     resume = ["--resume"] if (run.folder / "recipe.yaml").exists() else []
-    return [sys.executable, "-m", "sightline", "train", run.given, *run.overrides, "--out", str(run.folder), *resume]
+    return [
+        sys.executable,
+        "-m",
+        "sightline",
+        "train",
+        run.recipe_name,
+        *run.overrides,
+        "--out",
+        str(run.folder),
+        *resume,
+    ]
 
 
 @dataclass
@@ -180,7 +190,7 @@ def _end(running: Sequence[Job]) -> None:
 
 
 _TAIL = 8  # lines of a failed run's log that are shown
-# Finished runs, the folder to write what was found into, and the names of the runs that failed.
+# Finished runs, the folder for the comparison, and the names of the runs that failed.
 Compare = Callable[[Sequence[Path], Path, Sequence[str]], "ComparisonResult"]
 
 
@@ -195,16 +205,17 @@ class Sweep:
 
 
 def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> ComparisonResult:
-    """Compare finished runs, and write the tables and figures into `folder`; who reads them is told what is missing."""
+    """Compare finished runs and write tables and figures into `folder`, with a note on missing runs."""
     from sightline.comparison import compare, write_comparison
     from sightline.progress import shown
 
     with shown() as progress:
-        found = compare(runs, progress=progress)
+        comparison = compare(runs, progress=progress)
     if missing:
-        found = replace(found, notes=[*found.notes, f"Failed in training, so not compared: {', '.join(missing)}."])
-    write_comparison(found, folder)
-    return found
+        notes = [*comparison.notes, f"Failed in training, so not compared: {', '.join(missing)}."]
+        comparison = replace(comparison, notes=notes)
+    write_comparison(comparison, folder)
+    return comparison
 
 
 def sweep(
@@ -225,11 +236,11 @@ def sweep(
     again. `jobs` runs train at once.
     """
     plan = plan_sweep(recipe, overrides, variants=variants, out=out)
-    return carry_out(plan, jobs=jobs, compare=compare_runs if compare else None)
+    return run_sweep(plan, jobs=jobs, compare=compare_runs if compare else None)
 
 
-def carry_out(
-    plan: Plan, *, jobs: int = 1, compare: Compare | None = compare_runs, command: Command = train_command
+def run_sweep(
+    plan: SweepPlan, *, jobs: int = 1, compare: Compare | None = compare_runs, command: Command = train_command
 ) -> Sweep:
     """Train what a plan has left to train, then compare what is finished; an interruption raises `Interrupted`."""
     if jobs < 1:
@@ -242,8 +253,8 @@ def carry_out(
         earlier = [run.folder for run in plan.others if run.state == "finished"]
         finished = [*earlier, *(job.run.folder for job in todo if job.state == "done")]
         failed = tuple(job.run.folder for job in todo if job.state == "failed")
-        found = None if compare is None else _compared(compare, finished, failed, plan.folder)
-    return Sweep(plan.folder, tuple(finished), failed, found)
+        comparison = None if compare is None else _compared(compare, finished, failed, plan.folder)
+    return Sweep(plan.folder, tuple(finished), failed, comparison)
 
 
 def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], folder: Path) -> ComparisonResult | None:
@@ -269,7 +280,7 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None:
+def _train(plan: SweepPlan, todo: Sequence[Job], jobs: int, command: Command) -> None:
     board = LiveBoard(todo) if sys.stderr.isatty() else PlainBoard(todo)
     with board.shown():
         for line in opening(plan):
@@ -281,13 +292,13 @@ def _train(plan: Plan, todo: Sequence[Job], jobs: int, command: Command) -> None
         board.note(line)
 
 
-def opening(plan: Plan) -> list[str]:
+def opening(plan: SweepPlan) -> list[str]:
     """What is about to be done."""
     lines = [f"{plural(len(plan.runs), 'run')} in {plan.folder}"]
     finished = sum(run.state == "finished" for run in plan.runs)
-    begun = sum(run.state == "begun" for run in plan.runs)
-    if finished or begun:
-        lines[0] += f": {finished} finished before, {begun} to go on with, {len(plan.runs) - finished - begun} new"
+    started = sum(run.state == "begun" for run in plan.runs)
+    if finished or started:
+        lines[0] += f": {finished} finished before, {started} to resume, {len(plan.runs) - finished - started} new"
     if plan.merged:
         such_as = ", such as this one" if len(plan.merged) > 1 else ""
         lines.append(f"left out {len(plan.merged)} that would be the same run twice{such_as}: {plan.merged[0]}")
@@ -297,7 +308,7 @@ def opening(plan: Plan) -> list[str]:
     return lines
 
 
-def closing(plan: Plan, todo: Sequence[Job]) -> list[str]:
+def closing(plan: SweepPlan, todo: Sequence[Job]) -> list[str]:
     """How it ended; of each run that failed, the last that it said."""
     lines = []
     for job in (job for job in todo if job.state == "failed"):

@@ -1,8 +1,8 @@
-"""Checkpoints: all that is needed to go on as if nothing had happened.
+"""Checkpoints: everything that a resumed training needs to continue exactly.
 
 A checkpoint is a folder `checkpoints/step-00001200` with `model.safetensors`, `optimizer.safetensors` (with the
 running average, if there is one), `progress.json` and `SHA256SUMS` (which `sha256sum -c` can check). It is written
-under a temporary name, fsynced and renamed, so it is there whole or not at all; and it is verified before it is used.
+under a temporary name, fsynced and renamed, so it is complete or absent; its checksums are verified before use.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SUMS = "SHA256SUMS"
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training stands. Data order is a pure function of (seed, epoch), so a position is two integers."""
+    """The position of a training. Data order is a pure function of (seed, epoch), so two integers say where it is."""
 
     step: int = 0
     epoch: int = 0
@@ -72,7 +72,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors:
 
 
 def _of_kind(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Those of a file that are no state of the optimizer: `name/kind` by name."""
+    """The tensors `name/kind` of a file, by name; the others are optimizer states."""
     return {name.removesuffix(f"/{kind}"): part for name, part in tensors.items() if name.endswith(f"/{kind}")}
 
 
@@ -88,9 +88,9 @@ class Checkpoints:
         return self.folder / f"step-{step:08d}"
 
     def steps(self) -> list[int]:
-        """Those there are, oldest first, whole or not."""
-        found = (re.fullmatch(r"step-(\d{8})", path.name) for path in self.folder.glob("step-*"))
-        return sorted(int(match[1]) for match in found if match)
+        """The steps of all checkpoints, oldest first, complete or not."""
+        matches = (re.fullmatch(r"step-(\d{8})", path.name) for path in self.folder.glob("step-*"))
+        return sorted(int(match[1]) for match in matches if match)
 
     def save(
         self,
@@ -100,10 +100,9 @@ class Checkpoints:
         progress: Progress,
         carried: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write a checkpoint, then remove those no longer wanted. `carried`: state that goes from step to step.
+        """Write a checkpoint, then remove those no longer needed. `carried` is the state of a language model.
 
-        One that stands there already stays if it says the same. It does not where a training was stopped at its last
-        step and goes on to validate it.
+        An identical one is kept. It differs if a training was stopped at its last step and is validated after resuming.
         """
         if self.whole(progress.step) and self.progress(progress.step).after(seconds=progress.seconds) == progress:
             return
@@ -129,13 +128,13 @@ class Checkpoints:
 
     def _prune(self, progress: Progress) -> None:
         refuse_link(self.folder)
-        wanted = {progress.best_step, *progress.recent, *self.steps()[-self.keep :]}
+        keep = {progress.best_step, *progress.recent, *self.steps()[-self.keep :]}
         for step in self.steps():
-            if step not in wanted:
+            if step not in keep:
                 remove(self.path(step))
 
     def whole(self, step: int) -> bool:
-        """Whether every file of a checkpoint is what was written."""
+        """Whether the checksums of all files of a checkpoint match."""
         folder = self.path(step)
         try:
             lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
@@ -146,7 +145,7 @@ class Checkpoints:
             return False
 
     def newest(self) -> int | None:
-        """The newest checkpoint that is whole; broken ones are named in a warning and passed over."""
+        """The newest complete checkpoint; damaged ones are skipped with a warning."""
         steps = self.steps()
         while steps:
             step = steps.pop()
@@ -159,7 +158,7 @@ class Checkpoints:
         return None
 
     def usable(self, step: int) -> bool:
-        """Whether a checkpoint is whole; if not, a warning says that the result is made without it."""
+        """Whether a checkpoint is complete; if not, warn that the result is made without it."""
         if self.whole(step):
             return True
         warnings.warn(
@@ -170,7 +169,7 @@ class Checkpoints:
         return False
 
     def sweep(self) -> None:
-        """Remove what a training that was killed while it wrote has left behind; nobody else writes to the folder."""
+        """Remove temporary files of a training that was killed while writing; no other process writes to the folder."""
         refuse_link(self.folder)
         for left in [*self.run.glob(f".*{TEMPORARY}"), *self.folder.glob(f".*{TEMPORARY}")]:
             remove(left)
@@ -180,18 +179,18 @@ class Checkpoints:
         return load_weights(self.path(step) / "model.safetensors")
 
     def averages(self, step: int) -> dict[str, Tensor]:
-        """The running averages of a checkpoint, by parameter name; empty where there are none."""
+        """The running averages of a checkpoint, by parameter name; empty without any."""
         return _of_kind("average", load_weights(self.path(step) / "optimizer.safetensors"))
 
     def carried(self, step: int, device: torch.device) -> dict[str, Tensor]:
-        """The state that a checkpoint hands on to the next step, by name; empty where there is none."""
-        found = _of_kind("carried", load_weights(self.path(step) / "optimizer.safetensors"))
-        return {name: part.to(device) for name, part in found.items()}
+        """The carried state of a checkpoint, by name; empty without any."""
+        carried = _of_kind("carried", load_weights(self.path(step) / "optimizer.safetensors"))
+        return {name: part.to(device) for name, part in carried.items()}
 
     def restore(
         self, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, average: RunningAverage | None
     ) -> Progress:
-        """Put everything back as it was at that step."""
+        """Restore model, optimizer and average."""
         load_parameters(model, self.weights(step))
         tensors = load_weights(self.path(step) / "optimizer.safetensors")
         _load_optimizer(
@@ -202,7 +201,7 @@ class Checkpoints:
         return self.progress(step)
 
     def progress(self, step: int) -> Progress:
-        """Where the training stood at that step."""
+        """The position of the training at that step."""
         values = read_json(self.path(step) / "progress.json")
         unlogged = tuple(tuple(row) for row in values.get("unlogged", ()))
         scale = values.get("loss_scale")

@@ -1,4 +1,4 @@
-"""What a training would be: the data loaded, the model built, one step run, and nothing written."""
+"""Dry run: load the data, build the model, run one step, write nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from sightline.training.train_step import StepRunner, TrainStep
 
 @dataclass(frozen=True)
 class FirstStep:
-    """The batches of a training, and how its first step went."""
+    """The batches of a training, and the measurements of its first step."""
 
     batches: int  # an epoch
     planned: float  # steps of the whole training; under a time limit, by the speed of a few steps
@@ -42,7 +42,7 @@ class FirstStep:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a training would be, measured without writing anything."""
+    """The sizes of a training."""
 
     counts: dict[str, Any]
     examples: int
@@ -53,8 +53,8 @@ class DryRun:
     shared: dict[str, int]  # those of each part that an earlier one has counted
     trained: dict[str, int]  # of each part, and of all under ""
     memory: MemoryEstimate  # before anything is built
-    notes: list[str]  # what it begins with
-    step: FirstStep | None  # None of a model that is counted in one go
+    notes: list[str]  # on data and initial weights
+    step: FirstStep | None  # None for an n-gram model
 
 
 def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
@@ -63,11 +63,11 @@ def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun
     check_memory(recipe, device)  # with the smallest vocabulary, before the data is read
     recipe, chosen = with_defaults(recipe)
     with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
-        found = _tried(recipe, prepared, device)
-    return replace(found, notes=[*chosen, *found.notes])
+        result = _run(recipe, prepared, device)
+    return replace(result, notes=[*chosen, *result.notes])
 
 
-def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
+def _run(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
     memory = check_memory(recipe, device, estimate_memory(recipe, prepared.vocabulary))
     model = build_model(recipe, prepared.vocabulary)
     fit_to_lengths(model, prepared)
@@ -91,10 +91,10 @@ def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryR
         source_vocabulary=prepared.vocabulary.source.size,
         target_vocabulary=prepared.vocabulary.target.size,
         parameters=parameter_count(model),
-        parts={name: _size(own) for name, (own, _) in parts.items()},
+        parts={name: _size(new) for name, (new, _) in parts.items()},
         shared={name: _size(shared) for name, (_, shared) in parts.items()},
         trained={"": trained_count(model)}
-        | {name: _size(each for each in own if each.requires_grad) for name, (own, _) in parts.items()},
+        | {name: _size(each for each in new if each.requires_grad) for name, (new, _) in parts.items()},
         memory=memory,
         notes=notes,
         step=step,
@@ -102,17 +102,17 @@ def _tried(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryR
 
 
 def _parts(model: nn.Module) -> dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]]:
-    """The parameters of each part of a model: its own, and those that it shares with a part before it."""
-    found: dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
+    """The parameters of each part of a model, and those that it shares with an earlier part."""
+    parts: dict[str, tuple[list[nn.Parameter], list[nn.Parameter]]] = {}
     counted: set[int] = set()
     for name, part in (*model.named_children(), ("other", model)):
         every = list(part.parameters())
-        own = [each for each in every if id(each) not in counted]
-        found[name] = own, [each for each in every if id(each) in counted]
+        new = [each for each in every if id(each) not in counted]
+        parts[name] = new, [each for each in every if id(each) in counted]
         counted.update(map(id, every))
-    if not found["other"][0]:  # hardly any model has parameters outside of its parts
-        del found["other"]
-    return found
+    if not parts["other"][0]:  # few models have parameters outside of their parts
+        del parts["other"]
+    return parts
 
 
 def _size(parameters: Iterable[nn.Parameter]) -> int:

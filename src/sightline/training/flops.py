@@ -105,7 +105,7 @@ def _recurrence(times: int) -> Formula:
 
 
 def _matrices(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
-    """The weights without the biases, told by their places: under autocast cuDNN's come as columns of a flat buffer.
+    """The weights without the biases, by their positions: under autocast cuDNN's come as columns of a flat buffer.
 
     cuDNN's operators take a list and how many of it belong to a layer and direction: two matrices, two biases if there
     are any, the matrix of a projection if there is one. oneDNN's take two matrices and two biases.
@@ -140,7 +140,7 @@ FORMULAS: dict[str, Formula] = {  # by name, for some operators are registered o
     "aten::mkldnn_rnn_layer": _recurrence(1),
     "aten::mkldnn_rnn_layer_backward": _recurrence(2),
 }
-# Names that speak of products, and those among them that make none: the recurrent cells are given theirs.
+# Names of operators that multiply, and exceptions: the recurrent cells receive their products.
 _PRODUCTS = re.compile(
     r"(?:[a-z]*mm|(?:add)?mv|v?dot|tensordot|matmul|(?:bi|tri)?linear|conv(?:olution)?\d?d?|"
     r"attention|attn|rnn|lstm|gru|einsum|cdist|linalg|transformer)"
@@ -155,7 +155,7 @@ _HARMLESS = {
     "mkldnn::_reorder_linear_weight",
     "mkldnn::_is_mkldnn_bf16_supported",
 }
-_OWN = {
+_PYTORCH = {
     "aten",
     "prim",
     "prims",
@@ -167,16 +167,16 @@ _OWN = {
 
 @cache
 def _may_multiply(name: str) -> bool:
-    """Whether an operator may hide a product: its name says so, or it is somebody else's, who may name it anyhow."""
-    space, _, own = name.partition("::")
+    """Whether an operator may multiply: its name says so, or it is not one of PyTorch."""
+    space, _, operator = name.partition("::")
     if name in _HARMLESS:
         return False
-    return space not in _OWN or any(_PRODUCTS.fullmatch(word) for word in own.split("_"))
+    return space not in _PYTORCH or any(_PRODUCTS.fullmatch(word) for word in operator.split("_"))
 
 
 @dataclass
 class FlopCount:
-    """What was counted so far."""
+    """Operations counted so far."""
 
     by_operator: Counter[str] = field(default_factory=Counter)
     unknown: set[str] = field(default_factory=set)  # operators that may multiply and were not counted
@@ -186,8 +186,8 @@ class FlopCount:
         return self.by_operator.total()
 
 
-class _Watch(TorchDispatchMode):
-    """Sees every operator on its way to its kernel."""
+class _Counter(TorchDispatchMode):
+    """Counts every operator that is dispatched."""
 
     supports_higher_order_operators = True
 
@@ -222,7 +222,7 @@ class _Watch(TorchDispatchMode):
 def count_flops() -> Iterator[FlopCount]:
     """Count what runs inside: `with count_flops() as count: ...`, then `count.total`."""
     count = FlopCount()
-    with _Watch(count):
+    with _Counter(count):
         yield count
     if count.unknown:
         warnings.warn(

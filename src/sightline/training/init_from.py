@@ -1,4 +1,4 @@
-"""A training that begins with the tokenizer and the weights of another run: `model.init_from`."""
+"""`model.init_from`: initialize a training with the tokenizer and the weights of another run."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from sightline.training.checkpoints import Checkpoints
 from sightline.training.optimizers import freeze_for, lr_factors_for
 
 START = "start.json"
-_SHOWN = 8  # differences told, at most
+_SHOWN = 8  # most differences in a message
 _FREE = frozenset({"dropout", "attention_dropout", "variants"})  # these may change from one training to the next
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a model began with: names of its weights, and of those of the run that it has no place for."""
+    """The initial weights of a model: which were taken, which are new, which of the run were left."""
 
     run: str
     taken: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Start:
     new_rows: int = 0  # of its embeddings, for tokens that the run did not know
 
     def notes(self) -> list[str]:
-        """For a person to read."""
+        """Lines for a person to read."""
         rows = f", and {plural(self.new_rows, 'new row')} for new tokens" if self.new_rows else ""
         taken = f"weights taken: {len(self.taken)}, {plural(self.numbers, 'number')} ({summary(self.taken)})"
         lines = [f"starting from {self.run}: {taken}{rows}"]
@@ -62,28 +62,27 @@ class Start:
 
 
 def with_start(recipe: Recipe) -> Recipe:
-    """The recipe with the run it starts from made absolute, and that run's tokenizer section, or its size,
-    where the recipe has none."""
+    """The recipe with an absolute path to its run, and with that run's tokenizer section (or size) if it has none."""
     start = recipe.model.init_from
     if start is None:
         return recipe
     folder = Path(start.run).expanduser().resolve()
     changed = start.model_copy(update={"run": str(folder)})
-    found = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init_from": changed})})
+    recipe = recipe.model_copy(update={"model": recipe.model.model_copy(update={"init_from": changed})})
     if not folder.is_dir():
-        return found
+        return recipe
     own, theirs = recipe.tokenizer, _recipe_of(folder).tokenizer
     if "tokenizer" in recipe.model_fields_set:
         if own.kind != theirs.kind or "size" in own.model_fields_set:
-            return found
+            return recipe
         theirs = own.model_copy(update={"size": theirs.size})
-    return found.model_copy(update={"tokenizer": theirs})
+    return recipe.model_copy(update={"tokenizer": theirs})
 
 
 def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
-    """The tokenizers of a training that starts from a run: those of the run, labels apart, extended if asked for.
+    """The tokenizers of a training that starts from a run: those of the run, extended if asked for; labels of its own.
 
-    The recipe's own tokenizer section must say the same, for it is what others will read.
+    The tokenizer section of the recipe must agree, because other commands read that.
     """
     start = recipe.model.init_from
     if start is None:
@@ -95,14 +94,14 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
             f"model.init_from: {run} has another tokenizer, and its own is the one its weights know: "
             f"{_listed(different)}; give this recipe the same tokenizer section, or none"
         )
-    found, labels = Vocabulary.load(run, theirs.task_spec.labels), recipe.task_spec.labels
+    loaded, labels = Vocabulary.load(run, theirs.task_spec.labels), recipe.task_spec.labels
     own = None
     if start.extend_vocabulary or labels != "none":
         own = Vocabulary.train(recipe.tokenizer, lambda: _texts(recipe), labels)
-    read, written = found.source, found.target if theirs.task_spec.labels == "none" else found.source
+    read, written = loaded.source, loaded.target if theirs.task_spec.labels == "none" else loaded.source
     _check_marks(recipe, run, written)
     if own is not None and labels != "none":
-        written = _labels(found.target if theirs.task_spec == recipe.task_spec else None, own.target)
+        written = _labels(loaded.target if theirs.task_spec == recipe.task_spec else None, own.target)
     elif recipe.tokenizer.shared and read.content != written.content:
         raise RunError(
             f"model.init_from: {run} has a tokenizer for each side, and this recipe one for both; set "
@@ -118,7 +117,7 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
 
 
 def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
-    """Refuse noise whose marks the run's vocabulary has not: they stand before all text, so none can be added later."""
+    """Refuse noise whose marks are not in the vocabulary of the run; they come first in it, so none can be added."""
     noise = recipe.data.noise
     missing = [] if noise is None else [mark for mark in noise.marks if mark not in tokenizer.marks]
     if noise is not None and missing:
@@ -130,12 +129,12 @@ def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
 
 
 def _texts(recipe: Recipe) -> Iterator[Example]:
-    """What a tokenizer would be learned from."""
+    """The texts a tokenizer is trained on."""
     return (Example("", each.target) if recipe.of_text else each for each in training_examples(recipe))
 
 
 def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
-    """The labels of the run, with their numbers, where they are all that is asked for; else those of this text."""
+    """The labels of the run if they include all labels of this text, else those of this text."""
     if theirs is None:
         return own
     known = set(theirs.pieces(range(theirs.size)))
@@ -146,7 +145,7 @@ def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
 
 
 def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> Start | None:
-    """Put the weights a recipe starts from into its model, and say which; None where it starts from none."""
+    """Copy the weights of the run a recipe starts from into its model; None without such a run."""
     start = recipe.model.init_from
     if start is None:
         return None
@@ -172,7 +171,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
 
 
 def other_bodies(recipe: Recipe) -> list[str]:
-    """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes: to be told."""
+    """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes."""
     start = recipe.model.init_from
     if start is None:
         return []
@@ -183,7 +182,7 @@ def other_bodies(recipe: Recipe) -> list[str]:
 
 
 def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitFromConfig, *, whole: bool) -> None:
-    """What the recipe names must be taken, and something in any case; a training that goes on needs `whole` models."""
+    """The parts that the recipe names must fit, and something in any case; reward training needs the `whole` model."""
     for named in start.parts or ():
         if problems := not_taken(plan, own, theirs, named):
             raise RunError(
@@ -198,7 +197,7 @@ def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitF
     if whole and (plan.new or plan.left):
         names = [f"{name} is not there" for name in plan.new] + [f"{name} is left there" for name in plan.left]
         raise RunError(
-            f"model.init_from: training.reward goes on with a model that can do its task, and that of {start.run} is "
+            f"model.init_from: training.reward fine-tunes a model that can do its task, and that of {start.run} is "
             f"not this one: {_listed(names)}; use the model section of {start.run}/recipe.yaml"
         )
 
@@ -231,12 +230,12 @@ def _listed(different: list[str]) -> str:
 
 
 def write_start(run: Path, start: Start) -> None:
-    """Keep in a run folder what its model began with."""
+    """Write start.json, for resuming and for the model card."""
     write_json(run / START, {"told": start.notes(), **asdict(start)})
 
 
 def read_start(run: Path) -> Start | None:
-    """The same again; None where there is nothing."""
+    """Read start.json; None if there is none."""
     if not (run / START).is_file():
         return None
     values = read_json(run / START)
@@ -247,9 +246,9 @@ def read_start(run: Path) -> Start | None:
 def start_from_word_vectors(
     model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, start: Start | None
 ) -> str | None:
-    """Put the word vectors a recipe names where the source is read, and say how many words have one.
+    """Copy word vectors into the source embeddings; a line on how many words have one.
 
-    Where another run has given these embeddings already, they stay, and that is said.
+    Embeddings that were taken from another run stay as they are.
     """
     section = recipe.model.word_vectors
     if section is None:
@@ -274,21 +273,21 @@ def start_from_word_vectors(
 def initialize(
     model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None
 ) -> tuple[list[str], Start | None]:
-    """Put in what a recipe wants its model to begin with, and say what; a checkpoint of `resumed` takes its place."""
+    """Set the initial weights of a model as its recipe says, with notes; a checkpoint of `resumed` replaces them."""
     if isinstance(model, CountedModel):
         return [], start_from_run(model, recipe, vocabulary)
-    begun = None if recipe.model.init_from is None else resumed
-    if begun is not None and Checkpoints(begun, recipe.training.keep).newest() is not None:
-        start, told = read_start(begun), []  # the run it came from is not needed any more
+    run = None if recipe.model.init_from is None else resumed
+    if run is not None and Checkpoints(run, recipe.training.keep).newest() is not None:
+        start, notes = read_start(run), []  # the run it came from is not needed any more
     else:
         start = start_from_run(model, recipe, vocabulary)
-        told = [] if start is None else start.notes() + other_bodies(recipe)
+        notes = [] if start is None else start.notes() + other_bodies(recipe)
     vectors = start_from_word_vectors(model, recipe, vocabulary, start)
-    return [*([] if vectors is None else [vectors]), *told], start
+    return [*([] if vectors is None else [vectors]), *notes], start
 
 
 def adapt(model: nn.Module, recipe: Recipe, start: Start | None) -> dict[str, float]:
-    """Freeze what a recipe does not train; the rates of what it does, where they differ."""
+    """Freeze parameters as the recipe says; the learning rate factors of the others."""
     new = () if start is None else start.new
     if not isinstance(model, CountedModel):
         freeze_for(model, recipe, new)

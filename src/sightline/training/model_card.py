@@ -1,4 +1,4 @@
-"""README.md of a run folder: what this model is, how it was made, how good it is, how to use it."""
+"""README.md of a run folder: a model card with architecture, data, scores, usage and samples."""
 
 from __future__ import annotations
 
@@ -77,8 +77,9 @@ def _averaged(run: Path, recipe: Recipe) -> list[str]:
 
 def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
     """Write README.md from the recipe and the journal."""
-    found = _validations(run)
-    best = next((record for record in reversed(found) if record["best"]), None)
+    validations = _validations(run)
+    last = validations[-1] if validations else {}
+    best = next((record for record in reversed(validations) if record["best"]), None)
     model, swapped = recipe.model, " (sides exchanged)" if recipe.data.swap else ""
     lines = [
         f"# {run.resolve().name}",
@@ -105,8 +106,8 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         scores = ", ".join(f"{key} {value:.3f}" for key, value in shown.items())
         lines += [
             f"| best validation | step {best['step']}: {scores} |",
-            f"| training | {plural(found[-1]['step'], 'step')}, {plural(found[-1]['tokens'], 'target token')}, "
-            f"{found[-1]['seconds'] / 60:.1f} minutes |",
+            f"| training | {plural(last['step'], 'step')}, {plural(last['tokens'], 'target token')}, "
+            f"{last['seconds'] / 60:.1f} minutes |",
         ]
     lines += ["", "## Use", "", "```", f"sightline predict {run.resolve().name} input.txt > output.txt"]
     lines += [f"sightline evaluate {run.resolve().name}", "```", ""]

@@ -1,4 +1,4 @@
-"""From what a user names to the recipe that is trained; who only plans trainings waits for no PyTorch."""
+"""From the name a user gives to the recipe that is trained. Imports no PyTorch, so that sweeps are planned fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sightline.recipe.loading import RecipeError, load_recipe
 def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
     """The recipe, its data folder found, and the run folder it is trained into when none is named.
 
-    A run folder may stand for its own recipe, and is then trained further in place. What cannot be trained is refused.
+    A run folder stands for its own recipe and is trained further in place. A recipe that cannot be trained is refused.
     """
     if isinstance(recipe, Recipe):
         check_trainable(recipe)
@@ -30,10 +30,10 @@ def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> t
 
 
 def _placed(recipe: Recipe, path: Path | None) -> Recipe:
-    """With the folders it names made absolute."""
-    found = with_absolute_folder(recipe, path)
-    if found.model.init_from is None:
-        return found
+    """The recipe with absolute folders."""
+    recipe = with_absolute_folder(recipe, path)
+    if recipe.model.init_from is None:
+        return recipe
     from sightline.training.init_from import with_start  # PyTorch comes with it
 
-    return with_start(found)
+    return with_start(recipe)

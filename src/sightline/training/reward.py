@@ -47,8 +47,8 @@ REWARDS: dict[str, Callable[[Sequence[Sequence[Hashable]], Sequence[Hashable]], 
 def advantages(rewards: np.ndarray) -> np.ndarray:
     """(B, N) rewards of the outputs of each source, each less the mean of the others'."""
     count = rewards.shape[1]
-    found: np.ndarray = (rewards - rewards.mean(1, keepdims=True)) * count / (count - 1)
-    return found
+    result: np.ndarray = (rewards - rewards.mean(1, keepdims=True)) * count / (count - 1)
+    return result
 
 
 def sampling_options(section: Reward, max_ratio: float | None, seed: int, longest: int | None) -> Decoding:
@@ -125,11 +125,11 @@ def expected_reward(
     section = recipe.training.reward
     assert section is not None
     options = sampling_options(section, ratio_of(recipe, lengths), recipe.seed, model.longest)
-    found = decode(model, make_requests(sources, marks=len(vocabulary.target.marks)), options, device=device)
+    outputs = decode(model, make_requests(sources, marks=len(vocabulary.target.marks)), options, device=device)
     scorer = RewardScorer(section, vocabulary)
     rewards = [
         float(scorer([[guess.tokens for guess in guesses]], [reference]).mean())  # an empty source has one output
-        for guesses, reference in zip(found, references, strict=True)
+        for guesses, reference in zip(outputs, references, strict=True)
     ]
     return float(np.mean(rewards))
 

@@ -28,7 +28,7 @@ class CpuTimes:
 
     at: float
     everybody: float
-    own: float
+    this: float
 
     @classmethod
     def now(cls) -> CpuTimes | None:
@@ -55,28 +55,28 @@ def busy_cores(since: CpuTimes | None) -> float:
     now = CpuTimes.now()
     if now is None:
         return 0.0
-    return max(0.0, (now.everybody - since.everybody) - (now.own - since.own)) / (now.at - since.at)
+    return max(0.0, (now.everybody - since.everybody) - (now.this - since.this)) / (now.at - since.at)
 
 
-def share_of_threads(default: int, others: float) -> int:
+def share_of_threads(default: int, load: float) -> int:
     """Half of the default number of threads where other programs compute, else all of them.
 
     Programs compute where they keep an eighth of the cores busy, and at least half a core: a second training that
     starts at the same time is still reading its text, on one core.
     """
-    return max(1, default // 2) if others >= max(0.5, default / 8) else default
+    return max(1, default // 2) if load >= max(0.5, default / 8) else default
 
 
 def threads_by_load(
     default: int,
     since: CpuTimes | None,
     environment: Mapping[str, str],
-    others: Callable[[CpuTimes | None], float] = busy_cores,
+    measure: Callable[[CpuTimes | None], float] = busy_cores,
 ) -> tuple[int, str] | None:
     """A smaller number of threads than the default and the note for the user; None if the default fits."""
     if default == 1 or any(name in environment for name in _CHOSEN):
         return None
-    load = others(since)
+    load = measure(since)
     threads = share_of_threads(default, load)
     if threads == default:
         return None
@@ -86,15 +86,15 @@ def threads_by_load(
     )
 
 
-FREE, BUSY = "5000", "0"  # turns of the loop
-# what a user, or the process that started this one, may have chosen
+FREE, BUSY = "5000", "0"  # iterations of the waiting loop
+# set by a user, or by the process that started this one
 _CHOSEN_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY", "SIGHTLINE_SPINCOUNT")
-_LOOKS, _PAUSE = 5, 0.005  # looks at the load, and seconds between them
+_READINGS, _PAUSE = 5, 0.005  # of the load, and seconds between them
 _LOAD = Path("/proc/loadavg")
 
 
 def choose_waiting(environment: MutableMapping[str, str], busy: Callable[[], bool] | None = None) -> str | None:
-    """Set GOMP_SPINCOUNT by the load found, unless somebody has chosen; what was set.
+    """Set GOMP_SPINCOUNT by the load of the machine unless the user has set one; returns what was set.
 
     The library reads it when PyTorch is imported, and never again. Other OpenMP libraries ignore it.
     """
@@ -105,16 +105,16 @@ def choose_waiting(environment: MutableMapping[str, str], busy: Callable[[], boo
 
 
 def machine_is_busy() -> bool:
-    """Whether other threads that want to run take half of this machine's cores or more; False where nobody knows."""
+    """Whether other runnable threads need half of the cores or more; False if the system does not report it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found = []
-    for number in range(_LOOKS):
+    loads = []
+    for number in range(_READINGS):
         if number:
             time.sleep(_PAUSE)
         if (running := _running()) is None:
             return False
-        found.append(running)
-    return sum(found) / len(found) >= cores / 2
+        loads.append(running)
+    return sum(loads) / len(loads) >= cores / 2
 
 
 def _running() -> int | None:

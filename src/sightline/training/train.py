@@ -160,13 +160,13 @@ def _prepared(
     cpu = choose_device(recipe.training.device).type == "cpu"
     if cpu:
         keep_freed_memory()
-    begun = resume and (run / "config.json").exists()
-    vocabulary = Vocabulary.load(run, recipe.task_spec.labels) if begun else vocabulary_of_start(recipe)
+    continued = resume and (run / "config.json").exists()
+    vocabulary = Vocabulary.load(run, recipe.task_spec.labels) if continued else vocabulary_of_start(recipe)
     with (
         closing(prepare_data(recipe, vocabulary=vocabulary, progress=progress)) as prepared,
         deterministic_algorithms(recipe.training.deterministic),
     ):
-        if begun:
+        if continued:
             _check_text(run, prepared)
         elif cpu:
             prepared = _with_threads(prepared, started, display)

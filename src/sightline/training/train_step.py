@@ -213,10 +213,10 @@ def _shapes(batch: TrainingBatch) -> tuple[Shape | None, ...]:
 
 def _from_tensors(tensors: list[Tensor | None], shapes: tuple[Shape | None, ...]) -> TrainingBatch:
     """The batch again, as far as a model reads it."""
-    source, given, wanted, *rest = tensors
+    source, decoder_input, labels, *rest = tensors
     first, second = (
         None if shape is None else Packed(*four[:3], *shape, four[3])  # type: ignore[arg-type, call-arg, misc]
         for four, shape in zip((rest[:4], rest[4:]), shapes, strict=True)
     )
-    assert wanted is not None
-    return TrainingBatch(source, first, given, second, wanted, 0, np.empty(0))
+    assert labels is not None
+    return TrainingBatch(source, first, decoder_input, second, labels, 0, np.empty(0))

@@ -1,4 +1,4 @@
-"""How good a model is while it is being trained: its loss on the validation set, its metric, samples of its output."""
+"""Validation during a training: loss on the validation set, the metric of early stopping, sample outputs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from sightline.terminal import truncate
 from sightline.text.tokenizer import END
 from sightline.training.reward import expected_reward
 
-_TOKENS = 16_384  # of validation texts together, padding and all, about
-_PROMPT, _CONTINUATION = 32, 64  # tokens of validation text that samples of a language model begin with, and add
-_SAMPLE = 128  # tokens of an output that a sample shows: an abstract of 800 would hold the training up
+_TOKENS = 16_384  # of a validation batch, padding included, about
+_PROMPT, _CONTINUATION = 32, 64  # tokens of the samples of a language model
+_SAMPLE = 128  # most tokens of a sample output: decoding an abstract of 800 would delay the training
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Validation:
 
 
 class Validator:
-    """Loss on the validation set, its metric by real decoding if early stopping wants it, and sample outputs."""
+    """Validates a model that maps a source to outputs or labels; decodes only if early stopping needs it."""
 
     def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         self.prepared, self.recipe, self.device = prepared, prepared.recipe, device
@@ -62,15 +62,14 @@ class Validator:
             if self.recipe.training.stopping.monitor == "metric":
                 name = self.recipe.evaluation.metrics[0]
                 self.decoded = []
-                found = self.metric(model, name, loss)
-                record[name] = found
+                record[name] = self.metric(model, name, loss)
                 if self.recipe.task_spec.maps_text and needs_outputs(name):
                     beam = self.recipe.training.stopping.beam
                     record["search"] = "greedy search" if beam == 1 else f"beam {beam}"
                 incomplete = Incomplete.of([[guess] for guess in self.decoded])
                 if counts := incomplete.to_dict():
                     record |= {"outputs": incomplete.outputs, **counts}
-                value = -found if METRICS[name].higher_is_better else found
+                value = -record[name] if METRICS[name].higher_is_better else record[name]
             if self.recipe.training.reward is not None:
                 record["reward"] = self.reward(model)
                 value = -record["reward"] if self.recipe.training.stopping.monitor == "reward" else value
@@ -78,35 +77,35 @@ class Validator:
         return Validation(value, record)
 
     def loss(self, model: nn.Module) -> float:
-        """−log p of a wanted token, on average; not a number where there is none."""
-        total, tokens, show = 0.0, 0, collate_fn(self.recipe)
-        for indices in self._alike():
-            sides = show([self.sources[index] for index in indices], [self.targets[index] for index in indices])
+        """−log p per label, on average; NaN without labels."""
+        total, tokens, collate = 0.0, 0, collate_fn(self.recipe)
+        for indices in self._by_length():
+            sides = collate([self.sources[index] for index in indices], [self.targets[index] for index in indices])
             batch = padded_batch(sides, indices)
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             total += float(task_class(self.recipe).loss(model, batch).nll)
             tokens += batch.tokens
         return total / tokens if tokens else math.nan
 
-    def _alike(self) -> list[np.ndarray]:
-        """Examples in parts of like lengths, of long texts fewer together; without a label nothing is asked."""
+    def _by_length(self) -> list[np.ndarray]:
+        """Batches of examples of similar length, fewer of long texts; examples without a label are left out."""
         source, target = self.prepared.validation.source_lengths, self.prepared.validation.target_lengths
-        asked = np.flatnonzero(target) if self.prepared.vocabulary.labels != "none" else np.arange(len(target))
-        if not len(asked):
+        labelled = np.flatnonzero(target) if self.prepared.vocabulary.labels != "none" else np.arange(len(target))
+        if not len(labelled):
             return []
-        line = asked[np.lexsort((source[asked], target[asked]))]
+        by_length = labelled[np.lexsort((source[labelled], target[labelled]))]
         longest = int((source + target).max())
-        parts = max(1, len(line) // 64, len(line) * longest // _TOKENS)
-        return np.array_split(line, min(parts, len(line)))
+        parts = max(1, len(by_length) // 64, len(by_length) * longest // _TOKENS)
+        return np.array_split(by_length, min(parts, len(by_length)))
 
     def reward(self, model: nn.Module) -> float:
-        """The expected reward of what the model would draw."""
+        """The expected reward of sampled outputs."""
         sources, targets = ([ids.tolist() for ids in side] for side in (self.sources, self.targets))
         vocabulary, lengths = self.prepared.vocabulary, self.prepared.target_lengths
         return expected_reward(model, self.recipe, vocabulary, sources, targets, self.device, lengths)
 
     def samples(self, model: nn.Module) -> list[dict[str, Any]]:
-        """The first examples with what the model makes of them, word by word; of what is long, how it begins, and …"""
+        """Greedy outputs for the first examples; long ones are truncated and end with …"""
         shown = self.prepared.references[: self.recipe.training.samples]
         options, most = self._options(beam=1), math.inf
         if self.recipe.task_spec.maps_text and (options.max_length is None or options.max_length > _SAMPLE):
@@ -121,7 +120,7 @@ class Validator:
         return samples
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
-        """The metric by which training stops."""
+        """The metric that early stopping monitors."""
         if not needs_outputs(name):
             return math.exp(min(loss, 700.0))
         examples = self.prepared.references
@@ -136,9 +135,9 @@ class Validator:
         ).value
 
     def _options(self, *, beam: int) -> Decoding:
-        """How validation decodes: as the recipe says, by a plain beam."""
+        """The decoding options of the recipe, with a plain beam."""
         changes: dict[str, Any] = {"beam": beam, "nbest": 1, "sample": None, "groups": 1, "mbr": None}
-        if self.recipe.decoding.replace_unknown == "dictionary":  # which is made at the end of the training
+        if self.recipe.decoding.replace_unknown == "dictionary":  # written at the end of the training
             changes["replace_unknown"] = "copy"
         return self.recipe.decoding.model_copy(update=changes)
 
@@ -149,7 +148,7 @@ class Validator:
 
 
 class TextValidator(Validator):
-    """The same for a language model: its loss on the validation text, and how it goes on after pieces of that text."""
+    """Validates a language model: its loss on the validation text; samples continue pieces of that text."""
 
     def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         super().__init__(prepared, device)
@@ -185,63 +184,63 @@ class TextValidator(Validator):
         prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
         options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
         requests = make_requests(prefixes=prompts, marks=len(target.marks))
-        found = decode(model, requests, options, device=self.device)  # type: ignore[arg-type]
+        outputs = decode(model, requests, options, device=self.device)  # type: ignore[arg-type]
         return [
             {
                 "source": target.decode(prompt),
                 "reference": target.decode(self.stream[at : at + begin + more].tolist()),
                 "output": target.decode(guesses[0].tokens),
             }
-            for at, prompt, guesses in zip(starts, prompts, found, strict=True)
+            for at, prompt, guesses in zip(starts, prompts, outputs, strict=True)
         ]
 
 
-class MendingValidator(Validator):
-    """The same for a model that mends spoilt text: the noise of the validation text is always the same."""
+class DenoisingValidator(Validator):
+    """Validates a masked-LM or denoising model: the noise of the validation text is always the same."""
 
     def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         super().__init__(prepared, device)
         self.stream = token_stream(prepared.validation)
-        self.found: DenoisingScores | None = None  # by the newest validation
+        self.scores: DenoisingScores | None = None  # of the newest validation
 
     def __call__(self, model: nn.Module) -> Validation:
         validation = super().__call__(model)
-        assert self.found is not None
+        assert self.scores is not None
         if self.recipe.task_spec.fills_gaps:
-            validation.record["masked-accuracy"] = self.found.accuracy
+            validation.record["masked-accuracy"] = self.scores.accuracy
         return validation
 
     def loss(self, model: nn.Module) -> float:
-        self.found = score_denoising(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
-        return self.found.loss
+        self.scores = score_denoising(model, self.recipe, self.prepared.vocabulary, self.stream, self.device)
+        return self.scores.loss
 
     def metric(self, model: nn.Module, name: MetricName, loss: float) -> float:
         if name != "masked-accuracy":
             return super().metric(model, name, loss)
-        assert self.found is not None
-        return self.found.accuracy
+        assert self.scores is not None
+        return self.scores.accuracy
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
-        """The beginnings of a few windows, spoilt, and what the model makes of them."""
+        """The beginnings of a few windows, corrupted, and the outputs of the model."""
         vocabulary, count = self.prepared.vocabulary, self.recipe.training.samples
-        spoiler = Corrupter(self.recipe, vocabulary)
-        length = min(_CONTINUATION, spoiler.length)
+        corrupter = Corrupter(self.recipe, vocabulary)
+        length = min(_CONTINUATION, corrupter.length)
         starts = np.linspace(0, max(0, len(self.stream) - length), count).astype(int)
         windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
-        read = [ids.tolist() for ids in spoiler.held_out(windows)[0]]
-        mender = build_task(self.recipe, vocabulary, model, self.device)
-        assert isinstance(mender, MaskedLMTask | DenoisingTask)
+        read = [ids.tolist() for ids in corrupter.held_out(windows)[0]]
+        task = build_task(self.recipe, vocabulary, model, self.device)
+        assert isinstance(task, MaskedLMTask | DenoisingTask)
         options = self._options(beam=1)
-        found = mender.predict([Request(options=options, source=ids) for ids in read])
+        outputs = task.predict([Request(options=options, source=ids) for ids in read])
         decode = vocabulary.target.decode
         return [
             {"source": decode(ids), "reference": decode(window.tolist()), "output": guesses[0].text}
-            for ids, window, guesses in zip(read, windows, found, strict=True)
+            for ids, window, guesses in zip(read, windows, outputs, strict=True)
         ]
 
 
 def build_validator(prepared: PreparedData, device: torch.device) -> Callable[[nn.Module], Validation]:
-    """How the model of a recipe is validated."""
+    """The validator for the task of a recipe."""
     if prepared.recipe.data.noise is not None:
-        return MendingValidator(prepared, device)
+        return DenoisingValidator(prepared, device)
     return (TextValidator if prepared.recipe.task_spec.continues_text else Validator)(prepared, device)
