@@ -44,7 +44,9 @@ def test_risk_over_a_beam_stays_until_it_is_taken_away(monkeypatch: pytest.Monke
     assert fewer is not None and (fewer.candidates, fewer.utility) == (4, "bleu")
     assert run.options(beam=4, mbr=0).mbr is None
     assert run.plain_search(4).mbr is None
-    with pytest.raises(ValueError, match=r"candidates \(8\) is more than beam \(4\); .* leave mbr out \(--mbr 0\)"):
+    with pytest.raises(
+        ValueError, match=r"candidates \(8\) is more than beam \(4\); .*leave mbr out \(decoding.mbr=null"
+    ):
         run.options(beam=4)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.cli.lines import Shortfalls, UnknownPieces, tell, tell_unknown_target
+from sightline.cli.lines import Shortfalls, UnknownPieces, print_notes, report_unknown_target
 from sightline.recipe import Decoding
 from sightline.recipe.data import WordTokenizer
 from sightline.run import Run
@@ -44,11 +44,11 @@ def test_a_long_piece_is_shown_by_its_beginning() -> None:
 
 def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.CaptureFixture[str]) -> None:
     short: Any = Shortfalls(Answering(), Decoding(), unit="sentence")  # type: ignore[arg-type]
-    short.read(["a xa a a", "b"])
-    short.wrote(answered(3, 2))
-    short.read(["xb a xa a xa"])
-    short.wrote(answered(5))
-    tell(short.notes())
+    short.add_inputs(["a xa a a", "b"])
+    short.add_outputs(answered(3, 2))
+    short.add_inputs(["xb a xa a xa"])
+    short.add_outputs(answered(5))
+    print_notes(short.notes())
     assert capsys.readouterr().err.splitlines() == [
         "sightline: 2 sentences ended where the learned positions of this model do",
         "sightline: 2 sentences cut short (data.clean.truncate_source)",
@@ -58,8 +58,8 @@ def test_each_count_is_that_of_the_answerer_over_all_texts(capsys: pytest.Captur
 
 def test_where_nothing_falls_short_nothing_is_told() -> None:
     short: Any = Shortfalls(Answering(), Decoding())  # type: ignore[arg-type]
-    short.read(["a b", ""])
-    short.wrote(answered(0, 1))
+    short.add_inputs(["a b", ""])
+    short.add_outputs(answered(0, 1))
     assert short.notes() == [] == UnknownPieces("written as unknown").notes()
 
 
@@ -75,10 +75,10 @@ def test_what_is_unknown_of_a_forced_output_is_told_by_the_vocabulary_of_outputs
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     source, target = (Tokenizer.train(WordTokenizer(min_count=1), [text]) for text in ("ein Hund", "a dog"))
-    tell_unknown_target(Vocabulary(source, target, shared=False), "a Hund")
+    report_unknown_target(Vocabulary(source, target, shared=False), "a Hund")
     assert capsys.readouterr().err.endswith("not in the vocabulary: 1 piece in 1 text, 'Hund'\n")
-    tell_unknown_target(Vocabulary(source, target, shared=False, labels="words"), "a Hund")  # refused elsewhere
-    tell_unknown_target(Vocabulary(source, target, shared=False), None)
+    report_unknown_target(Vocabulary(source, target, shared=False, labels="words"), "a Hund")  # refused elsewhere
+    report_unknown_target(Vocabulary(source, target, shared=False), None)
     assert capsys.readouterr().err == ""
 
 

@@ -116,7 +116,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
     assert score == pytest.approx(measured[-1]["perplexity"], rel=1e-5)
     with pytest.raises(ValueError, match=r"has no adapters \(model\.adapters\) to merge"):
         merge_run(merged, tmp_path / "again")
-    with pytest.raises(ValueError, match=r"has adapters beside its weights.*sightline merge"):
+    with pytest.raises(ValueError, match=r"has adapters beside its weights.*sightline runs merge"):
         train(a_recipe("tagging", start=run), out="from-adapted")
     train(a_recipe("tagging", start=merged, **STAY), out="from-merged")
     with pytest.raises(ValueError, match=r"was made from .* has nothing to go on with"):

@@ -1,4 +1,4 @@
-"""The command line: one thin file per verb. Nothing heavy is imported before a verb runs."""
+"""The command line: one thin file per command. Nothing heavy is imported before a command runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     watch_parent()
     choose_waiting(os.environ)
     _open_closed_streams()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored on purpose
         signal.signal(signal.SIGINT, _interrupted)
     sys.argv[1:] = _without_debug(sys.argv[1:])
     with error_boundary():
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Messages to a closed standard error go nowhere; output that would get lost is refused."""
+    """Discard messages if standard error is closed; refuse to run if standard output is."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
@@ -37,16 +37,16 @@ def _open_closed_streams() -> None:
 
 
 def _without_debug(arguments: list[str]) -> list[str]:
-    """Take `--debug` from wherever it was given: it belongs to no verb, and is often appended to a failed command."""
+    """Accept `--debug` anywhere: it is often appended to a command that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
     if "--debug" in options:
-        os.environ["SIGHTLINE_DEBUG"] = "1"  # the trainings of a sweep are commands of their own, and inherit it
+        os.environ["SIGHTLINE_DEBUG"] = "1"  # inherited by the trainings of a sweep
     return [option for option in options if option != "--debug"] + rest
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. While PyTorch is imported nothing is begun yet, and its C code would swallow the exception."""
+    """Ctrl-C. Exit at once while PyTorch is imported: its C code would swallow the exception."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     if getattr(spec, "_initializing", False):
         os._exit(128 + number)

@@ -97,7 +97,7 @@ def align(
 
     def how(each: Run) -> HeadSelection:
         if heads is not None:
-            return looking(heads, shift)
+            return head_selection(heads, shift)
         named = layer is not None or head is not None
         return HeadSelection((head_at(each.model, layer, head),) if named else (), shift)
 
@@ -113,7 +113,7 @@ def align(
 
 
 def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: InputLength) -> Iterator[str]:
-    """A line for each pair, block by block."""
+    """Links of each pair, computed in blocks."""
     from sightline.inspection.alignment import pharaoh
 
     done = 0
@@ -138,7 +138,7 @@ def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]
 
 
 def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
-    """As they are read, before any is cleaned away: in step with what guides a training.
+    """The training pairs before cleaning, in the order that training.guided_alignment expects.
 
     Those that would be dropped as too long are not aligned, but have their (empty) line.
     """
@@ -156,7 +156,7 @@ def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
-    """Lines to standard output, or to a file that is there when all are written."""
+    """Write lines to standard output, or atomically to a file."""
     from sightline.files import atomic_file
 
     if out is None:
@@ -167,10 +167,10 @@ def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
 
 
 FORMATS = ("json", "pharaoh")
-_CASING_LINES = 200_000  # of the training text, enough to learn how words are written
+_CASING_LINES = 200_000  # of the training text, to learn the case of words
 
 
-# --- out of predict ----------------------------------------------------------------------------------------------
+# --- alignments of outputs (predict --alignments) ---------------------------------------------------------------
 
 
 def check_alignments(path: Path | None, form: str | None, heads: str | None, shift: bool) -> None:
@@ -187,19 +187,19 @@ def check_alignments(path: Path | None, form: str | None, heads: str | None, shi
 
 @dataclass(frozen=True)
 class AlignmentFile:
-    """Where alignments are written, in which form, and read from which heads (pharaoh)."""
+    """The file of alignments, its format, and (pharaoh) the heads to read."""
 
     path: Path
     form: str
     how: HeadSelection
 
     def lines(self, run: Run, texts: list[str], best: list[Prediction]) -> Iterator[str]:
-        """A line for each text with its best output: its pieces and all weights as JSON, or the links of its words."""
+        """One line per text: pieces and weights as JSON, or links of words."""
         from sightline.inspection.alignment import align_outputs
 
         if self.form == "json":
             for text, guess in zip(texts, best, strict=True):
-                yield json.dumps(_looked(run, text, guess), ensure_ascii=False)
+                yield json.dumps(_attention(run, text, guess), ensure_ascii=False)
         else:
             for found in align_outputs(run, texts, [guess.tokens for guess in best], self.how):
                 yield found.pharaoh()
@@ -208,7 +208,7 @@ class AlignmentFile:
 def alignment_file(
     run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
 ) -> AlignmentFile | None:
-    """What the options say, if a file is asked for; heads that the model does not have are refused at once."""
+    """The alignment file, if one is given; heads that the model does not have are refused."""
     from sightline.files import check_writable
     from sightline.inspection.alignment import select_heads
 
@@ -216,27 +216,27 @@ def alignment_file(
         return None
     check_writable(path)
     form = form or ("pharaoh" if path.suffix == ".pharaoh" else "json")
-    how = looking(heads, shift)
+    how = head_selection(heads, shift)
     if form == "pharaoh":
         select_heads(run.model, how.heads)
     return AlignmentFile(path, form, how)
 
 
-def looking(heads: str | None, shift: bool) -> HeadSelection:
-    """`decoder.2.cross.1,decoder.2.cross.3`, and whether words are aligned where they are read."""
+def head_selection(heads: str | None, shift: bool) -> HeadSelection:
+    """The heads of `decoder.2.cross.1,decoder.2.cross.3`; with `shift`, read one step later."""
     from sightline.inspection.alignment import HeadSelection
 
     names = () if heads is None else tuple(name.strip() for name in heads.split(",") if name.strip())
     return HeadSelection(names, shift)
 
 
-def _looked(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
+def _attention(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
     (source,) = run.encode_sources([text])
     found = run.alignment_of(source, guess.tokens) if source else None
     return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
 
 
-# --- into evaluate -----------------------------------------------------------------------------------------------
+# --- scores by manual links --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -246,17 +246,17 @@ class GoldFiles:
     source: Path
     reference: Path
     alignments: Path
-    swap: bool = False  # the links stand target-source
-    recase: bool = False  # the text is lowercased, and models are not
+    swap: bool = False  # links are target-source
+    recase: bool = False  # restore the case of lowercased text
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Whose attention is read, and how: the run's, and that of one for the other direction, if there is one."""
+    """The run (and one of the other direction) whose attention is read, and the heads of each."""
 
     run: Run
     how: HeadSelection
-    symmetrize: str  # one of inspection.symmetrization.SYMMETRIES
+    symmetrize: str  # one of inspection.alignment.SYMMETRIES
     reverse: Run | None
     reverse_how: HeadSelection
 
@@ -267,7 +267,7 @@ class Directions:
         source_words: Sequence[Sequence[str]] | None = None,
         target_words: Sequence[Sequence[str]] | None = None,
     ) -> list[Links]:
-        """The links of each pair of texts, both directions made one."""
+        """The links of each pair of texts, symmetrized."""
         from sightline.inspection.alignment import SYMMETRIES, align_pairs
 
         words = {"source_words": source_words, "target_words": target_words}
@@ -281,7 +281,7 @@ class Directions:
 
 
 def symmetry(asked: str | None, reverse: Path | None) -> str:
-    """How two directions are made one; refused where there is no such way, or no second direction."""
+    """The method of symmetrization; an error if it is unknown, or without --reverse."""
     from sightline.inspection.alignment import SYMMETRIES
 
     if asked is not None and asked not in SYMMETRIES:
@@ -292,7 +292,7 @@ def symmetry(asked: str | None, reverse: Path | None) -> str:
 
 
 def load_reverse(reverse: Path | None, run: Run) -> Run | None:
-    """The run for the other direction, if there is one; refused where it learned the same as the first."""
+    """Load the run of the other direction; an error if it has the same direction as the first."""
     from sightline.data.locate import is_same_direction
     from sightline.run import Run
 
@@ -308,7 +308,7 @@ def load_reverse(reverse: Path | None, run: Run) -> Run | None:
 
 
 def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[MetricScore], list[str]]:
-    """AER, precision and recall with intervals, and the links found, line by line."""
+    """AER, precision and recall with intervals, and the predicted links of each line."""
     from sightline.evaluation.alignment_error import measure_alignments
     from sightline.inspection.alignment import pharaoh
 
@@ -321,7 +321,7 @@ def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[MetricScor
 
 
 def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
-    """The words of both sides and the links between them, line by line; what does not fit is told on standard error."""
+    """The words of both sides and the links of each line; mismatches are reported on standard error."""
     from sightline.data.text_files import read_lines
     from sightline.evaluation.alignment_error import read_gold, within
 
@@ -336,7 +336,7 @@ def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]],
 
 
 def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) -> list[str]:
-    """Tokenized sentences as text, in the case that side (0: source) of the run's training text has it."""
+    """Detokenize sentences; with `recase`, in the case of the training text (side 0: source)."""
     from sightline.data.sources import training_examples
     from sightline.text.word_pieces import detokenize, learn_casing, restore_case
 
@@ -347,7 +347,7 @@ def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) 
 
 
 def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:
-    """Print the scores; write links and scores where that is asked for."""
+    """Print the scores; write links and scores to files."""
     from sightline.files import write_atomically, write_json
 
     scores, lines = score_alignments(files, who)
@@ -357,13 +357,13 @@ def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None
     if who.reverse is not None:
         how.append(f"{who.symmetrize} with {who.reverse.folder}")
     print(f"{files.alignments.name}: {plural(len(lines), 'sentence')}, {', '.join(how)}")
-    for found in scores:
-        print(f"  {found}  {found.signature}")
+    for score in scores:
+        print(f"  {score}  {score.signature}")
     if outputs is not None:
         write_atomically(outputs, "".join(line + "\n" for line in lines))
         print(f"wrote {outputs}", file=sys.stderr)
     if json_file is not None:
-        told = [found.to_dict() for found in scores]
-        record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": told}
+        values = [score.to_dict() for score in scores]
+        record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": values}
         write_json(json_file, [record], indent=2)
         print(f"wrote {json_file}", file=sys.stderr)

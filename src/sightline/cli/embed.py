@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from sightline.inspection.embeddings import Layer, Nearest, TextVectors, VectorOptions, VectorWriter
     from sightline.run import Run
 
-_TOP, _MOST = 10, 40  # neighbours printed and places drawn, where nothing else is asked for
-_BLOCK = 200_000  # characters embedded together, about: what is held of a text grows with its length
+_TOP, _MOST = 10, 40  # default numbers of neighbours and of occurrences
+_BLOCK = 200_000  # characters embedded together
 
 
 def embed(
@@ -115,7 +115,7 @@ def _export(run: Path, path: Path, device: str) -> None:
 
 
 def _check_used(nearest: str | None, figure: Path | None, top: int | None, most: int | None) -> None:
-    """Refuse what would be left undone: counts of what nobody asked for, neighbours of nothing."""
+    """Refuse options without the ones they belong to."""
     if nearest is None and top is not None:
         raise ValueError(f"--top {top} says how many neighbours are printed; add --nearest TEXT, or leave it out")
     if figure is None and most is not None:
@@ -136,7 +136,7 @@ def _wanted(layer: str, pooling: str, words: bool) -> VectorOptions:
 def _embed_lines(
     run: Run, file: Path | None, wanted: VectorOptions, out: Path | None, text: str | None, top: int
 ) -> None:
-    """All lines, block by block: to a file, to the search for neighbours, or to both."""
+    """Embed all lines in blocks: write them, search them for neighbours, or both."""
     from sightline.inspection.embeddings import Nearest, embed_texts, layer_width, vector_file
     from sightline.tasks.base import TooLong
 
@@ -168,7 +168,7 @@ def _embed_lines(
 
 
 def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """The same lines in blocks of so many characters; a longer line is one by itself."""
+    """Blocks of lines with at most `_BLOCK` characters, or one longer line."""
     block: list[str] = []
     size = 0
     for line in lines:

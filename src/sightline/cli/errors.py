@@ -21,7 +21,7 @@ FAILURE, USAGE, INTERNAL_ERROR, INTERRUPTED = 1, 2, 70, 130  # usage errors are 
 
 _PACKAGE = Path(__file__).parents[1]  # the package
 _LONGEST = 500  # characters of an unexpected error's own message
-_EXPECTED = (ValueError, ArithmeticError, OSError, ImportError, EOFError)  # raised on purpose, or by what a user gave
+_EXPECTED = (ValueError, ArithmeticError, OSError, ImportError, EOFError)  # caused by input
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def error_boundary() -> Iterator[None]:
     try:
         with _warnings_in_one_line():
             yield
-    except BrokenPipeError:  # the reader of standard output has gone; there is nobody to report to
+    except BrokenPipeError:  # the reader of standard output has gone
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILURE)
@@ -45,12 +45,12 @@ def error_boundary() -> Iterator[None]:
 
 
 def debugging() -> bool:
-    """Whether errors come with their traceback."""
+    """Whether errors are shown with their traceback."""
     return bool(os.environ.get("SIGHTLINE_DEBUG"))
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """What to print of an exception, and the exit code."""
+    """The message of an exception, and the exit code."""
     if _out_of_memory(error):
         return (
             f"out of memory ({_cause(error)}); lower training.batches.tokens, decoding.batch_tokens or the sizes of "
@@ -63,7 +63,7 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """By Python, NumPy, or PyTorch, which on a CPU has no class for it."""
+    """Whether Python, NumPy or PyTorch (which has no class for it on a CPU) ran out of memory."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -88,13 +88,13 @@ def _place(error: Exception) -> str:
 
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Print warnings of Sightline (of a class or file of its own) in one line; others are shown as ever."""
-    house = str(_PACKAGE) + os.sep
+    """Print warnings of Sightline on one line; show others as usual."""
+    package = str(_PACKAGE) + os.sep
     with warnings.catch_warnings():
         before = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], filename: str, *rest: Any, **more: Any) -> None:
-            if category.__module__.startswith("sightline.") or filename.startswith(house):
+            if category.__module__.startswith("sightline.") or filename.startswith(package):
                 print(f"sightline: {printable(str(message))}", file=sys.stderr)
             else:
                 before(message, category, filename, *rest, **more)
@@ -109,7 +109,7 @@ def _text(error: Exception) -> str:
         return f"{error.strerror}{place}"
     if isinstance(error, ModuleNotFoundError):
         return f"{error}; see `sightline doctor` for what to install"
-    if type(error).__name__ == "ValidationError":  # pydantic's, of an option that no recipe could have
+    if type(error).__name__ == "ValidationError":  # pydantic's
         return _invalid(error)
     return str(error) or type(error).__name__
 
@@ -122,10 +122,10 @@ def _invalid(error: Exception) -> str:
     every = error.errors()
     parts = {each["loc"][:size] for each in every for size in range(1, len(each["loc"]))}
     return "; ".join(
-        # without a place it is said of values together, and names them itself
+        # a message about several values names them itself
         f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
         if each["loc"]
         else each["msg"].removeprefix("Value error, ")
         for each in every
-        if each["loc"] not in parts  # what is wrong with a part of it is told already
+        if each["loc"] not in parts  # reported for its parts already
     )

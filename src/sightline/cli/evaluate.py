@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.commands import Flag
-from sightline.cli.lines import tell
+from sightline.cli.lines import print_notes
 from sightline.cli.options import (
     Beam,
     Device,
@@ -102,9 +102,9 @@ def evaluate(
     for test in tests:
         reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
         _print_report(reports[-1], loaded, options)
-        tell([f"{test.name}: {note}" for note in reports[-1].notes])
+        print_notes([f"{test.name}: {note}" for note in reports[-1].notes])
     if any(report.outputs for report in reports) and (note := _other_search(loaded.recipe, options)):
-        tell([note])
+        print_notes([note])
     settings: dict[str, Any] = {"run": str(run), "precision": loaded.precision}
     if others:
         settings |= {"with": [str(other) for other in others], "ensemble_mean": ensemble_mean}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sightline.cli.lines import BOM, InputLength, Shortfalls, lines_of, named, tell, whole_lines, windows
+from sightline.cli.lines import BOM, InputLength, Shortfalls, lines_of, named, print_notes, whole_lines, windows
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def is_csv(file: Path | None, form: str | None) -> bool:
-    """Whether the input is CSV: as --format says, else by the name of the file."""
+    """Whether the input is CSV, by --format or else by the file name."""
     if form is not None or (path := named(file)) is None:
         return form == "csv"
     plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
@@ -29,7 +29,7 @@ def is_csv(file: Path | None, form: str | None) -> bool:
 
 
 def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator[str]:
-    """The texts of a column, newlines in them as spaces; by default of the column learned from, or the only one."""
+    """The texts of a column, with newlines as spaces; by default the training column, or the only one."""
     from sightline.data.text_files import csv_columns, read_csv
     from sightline.recipe.data import CsvSource
 
@@ -55,10 +55,7 @@ def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator
 
 
 def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> TaggedFormat | None:
-    """The form of the input: as asked for, else as its name says, else (for a run) as its content does, with a note.
-
-    None: plain text, as standard input is.
-    """
+    """The format of the input: as given, by the file name, or (with a run) by its content; None is plain text."""
     from sightline.data.conll import format_of
 
     if asked is None:
@@ -73,7 +70,7 @@ def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> Ta
 
 
 def _detected(run: Run, path: Path) -> TaggedFormat | None:
-    """The form of a file whose name does not say it."""
+    """The format of a file by its content."""
     from itertools import islice
 
     from sightline.data.conll import DETECTION_LINES, detect_format
@@ -87,7 +84,7 @@ def _detected(run: Run, path: Path) -> TaggedFormat | None:
 
 
 def known_labels(run: Run) -> set[str]:
-    """The labels that a tagger has learned."""
+    """The labels of a tagger."""
     from sightline.text.tokenizer import SPECIALS
 
     target = run.vocabulary.target
@@ -95,7 +92,7 @@ def known_labels(run: Run) -> set[str]:
 
 
 def _learned_columns(recipe: Recipe) -> tuple[int, int]:
-    """The columns of words and labels in the column files that were learned from; by default the first two."""
+    """The columns of words and labels in the training files; by default the first two."""
     from sightline.recipe.data import ColumnsSource
 
     learned = recipe.data.train[0]
@@ -103,10 +100,7 @@ def _learned_columns(recipe: Recipe) -> tuple[int, int]:
 
 
 def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
-    """The lines of a file or of standard input; of a tagged file, the words of each sentence.
-
-    Tagged files are for taggers that learned from such; to others a .tsv is lines.
-    """
+    """The lines of the input; for taggers trained on tagged files, the words of each sentence of such a file."""
     from sightline.data.conll import join_words, tagged_sentences
     from sightline.recipe.data import ColumnsSource, ConlluSource
 
@@ -120,7 +114,7 @@ def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
 
 
 def column_for(recipe: Recipe, form: TaggedFormat, asked: str | None) -> tuple[int, str | int]:
-    """Which column holds the words (of a column file), and which one the labels: the ones that were learned."""
+    """The columns of words and labels: the given one, or those of training."""
     from sightline.data.conll import CONLLU_COLUMNS
     from sightline.recipe.data import ColumnsSource, ConlluSource
 
@@ -146,15 +140,12 @@ def column_for(recipe: Recipe, form: TaggedFormat, asked: str | None) -> tuple[i
 
 
 def tag_file(run: Run, file: Path | None, form: TaggedFormat, column: str | None, longest: int | None = None) -> None:
-    """Write the file to standard output with the run's labels, sentence by sentence as they come.
-
-    What of its words is unknown is told on standard error, as it is of plain text.
-    """
+    """Write the file to standard output with predicted labels, sentence by sentence; report unknown words."""
     from sightline.data.conll import check_columns, join_words, split_words, tagged_sentences
 
     word, label = column_for(run.recipe, form, column)
     known = known_labels(run)
-    out = sys.stdout.buffer  # byte for byte, whatever the line ends are
+    out = sys.stdout.buffer  # keeps line ends
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)
     short, done = Shortfalls(run.task, run.recipe.decoding, unit="sentence"), 0
@@ -164,13 +155,13 @@ def tag_file(run: Run, file: Path | None, form: TaggedFormat, column: str | None
             check_columns(window, int(label), known)
         texts = [join_words(block.words) for block in window]
         limit.check(texts, name, done)
-        short.read(texts)
+        short.add_inputs(texts)
         found = run.predict_nbest(texts, first=done)
         for block, guesses in zip(window, found, strict=True):
             out.write("".join(_tagged(block, split_words(guesses[0].text), label)).encode("utf-8"))
         out.flush()
         done += len(window)
-    tell(short.notes())
+    print_notes(short.notes())
 
 
 def _tagged(block: TaggedSentence, labels: list[str], column: str | int) -> list[str]:
@@ -178,7 +169,7 @@ def _tagged(block: TaggedSentence, labels: list[str], column: str | int) -> list
 
 
 def _without_mark(lines: Iterator[str]) -> Iterator[str]:
-    """Lines without a byte-order mark, which is written at once."""
+    """The lines without a byte-order mark, which is written at once."""
     for number, line in enumerate(lines):
         if number == 0 and line == BOM:
             sys.stdout.buffer.write(BOM.encode("utf-8"))
@@ -190,7 +181,7 @@ _SUFFIXES = (".mid", ".midi")
 
 
 class Pieces:
-    """Takes generated texts one by one: the first becomes the file, or all become files of a folder."""
+    """Writes generated texts as MIDI: the first to a file, or all to a folder."""
 
     def __init__(self, place: Path, recipe: Recipe) -> None:
         from sightline.data.music import import_mido
@@ -205,11 +196,11 @@ class Pieces:
             raise ValueError(f"--midi {place}: name a file that ends in .mid, or a folder that exists for several")
         if not self.several:
             check_writable(place)
-        import_mido()  # better before decoding than after
+        import_mido()  # fail before decoding
         self.taken = 0
 
     def take(self, text: str) -> None:
-        """Write a piece, and say on standard error what of it could not be used."""
+        """Write a piece; report on standard error what was dropped."""
         from sightline.data.music import parse_events, write_midi
 
         self.taken += 1
@@ -228,11 +219,11 @@ class Pieces:
 
 
 def _lost(found: ParsedChorale) -> str:
-    """What was dropped, by reason; nothing, where all could be used."""
+    """A note on dropped words, by reason."""
     reasons = {
         "neither pitch nor rest": found.unknown,
         "outside MIDI": found.outside,
         "of a last step that is not complete": found.unfinished,
     }
-    told = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
-    return f"; {plural(found.dropped, 'word')} dropped ({told})" if told else ""
+    counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
+    return f"; {plural(found.dropped, 'word')} dropped ({counts})" if counts else ""

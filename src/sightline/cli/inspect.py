@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 import typer
 
 from sightline.cli.commands import Group, group
-from sightline.cli.lines import tell_unknown_target
+from sightline.cli.lines import report_unknown_target
 from sightline.cli.options import RunFolder, change_run, split_overrides
 
 if TYPE_CHECKING:
@@ -485,7 +485,7 @@ def _run_and_text(run: str, words: Sequence[str] | None, target: str | None, dev
     if not texts:
         raise ValueError('give a text to look at: sightline inspect RUN "text"')
     loaded, _ = change_run(Run.load(Path(run), device=device), overrides)
-    tell_unknown_target(loaded.vocabulary, target)
+    report_unknown_target(loaded.vocabulary, target)
     return loaded, texts[0]
 
 

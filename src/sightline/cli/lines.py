@@ -1,4 +1,4 @@
-"""Input lines: reading them as they come, how long they may be, and notes on what the model could not handle."""
+"""Input lines: reading them as they come, limits on their length, and notes on what the model could not handle."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
-LETTERS = 2**22  # most characters of them, but for the last line
-MOST = 2**24  # bytes of a line, where no run says less
+LETTERS = 2**22  # most characters of them, without the last line
+MOST = 2**24  # bytes of a line, unless the run sets a lower limit
 BOM = "\ufeff"
 
 
 def named(file: Path | None) -> Path | None:
-    """The file of an input; None, where nothing or `-` is given, is standard input."""
+    """The input file; None (no file, or `-`) is standard input."""
     return None if str(file) == "-" else file
 
 
@@ -58,21 +58,21 @@ def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
 
 
 def standard_input() -> Any:
-    """The bytes of standard input; where it is closed (`<&-`) that is an error."""
+    """The bytes of standard input; an error if it is closed (`<&-`)."""
     if sys.stdin is None:
         raise ValueError("standard input is closed; name a file, or pipe lines into the command")
     return sys.stdin.buffer
 
 
 class Companion:
-    """A file that goes with the input, a line for each of its lines: no fewer, and no more."""
+    """A file with exactly one line for each input line."""
 
     def __init__(self, path: Path, remedy: str) -> None:
         self.path, self.remedy = path, remedy
         self.lines = iter(lines_of(path))
 
     def next(self, count: int, done: int) -> list[str]:
-        """Those of the next lines; `done` went before."""
+        """The next `count` lines; `done` lines have been read."""
         taken = [text for _, text in zip(range(count), self.lines, strict=False)]
         if len(taken) < count:
             raise ValueError(
@@ -81,7 +81,7 @@ class Companion:
         return taken
 
     def check_spent(self, done: int) -> None:
-        """Refuse lines that are left when the input, of `done` lines, has ended."""
+        """Refuse lines that are left after the `done` lines of the input."""
         if next(self.lines, None) is not None:
             raise ValueError(
                 f"{self.path} has more lines than the input, which has {plural(done, 'line')}; {self.remedy}"
@@ -102,11 +102,11 @@ class PhraseFiles:
 
     @property
     def option(self) -> str:
-        """The first that was given."""
+        """The name of the first file."""
         return next(iter(self.files))
 
     def next(self, count: int, done: int) -> list[Phrases]:
-        """Those of the next lines."""
+        """The phrases of the next `count` lines."""
         from sightline.decoding.request import Phrases
 
         taken = {name: self._take(name, count, done) for name in ("require", "forbid")}
@@ -115,11 +115,11 @@ class PhraseFiles:
     def _take(self, name: str, count: int, done: int) -> list[tuple[str, ...]]:
         if name not in self.files:
             return [()] * count
-        found = self.files[name].next(count, done)
-        return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in found]
+        lines = self.files[name].next(count, done)
+        return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in lines]
 
     def check_spent(self, done: int) -> None:
-        """Refuse phrases for lines that never came."""
+        """Refuse phrases beyond the end of the input."""
         for file in self.files.values():
             file.check_spent(done)
 
@@ -183,14 +183,14 @@ def _marked(lines: Iterator[str]) -> Iterator[str]:
 
 
 class _End:
-    """What a reader puts behind the last item: nothing more, or why."""
+    """The end of the items, or the error that ended them."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
-    """Items read by a thread of their own, so that whoever takes them knows whether there are more already."""
+    """Items read by a thread, so that the consumer can see whether more are ready."""
     ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
 
     def read() -> None:
@@ -204,7 +204,7 @@ def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
                     letters = 0
                 ready.put(item)
             ready.put(_End())
-        except BaseException as error:  # handed on, to be raised where it is seen
+        except BaseException as error:  # raised by the consumer
             ready.put(_End(error))
 
     threading.Thread(target=read, daemon=True, name="lines").start()
@@ -212,7 +212,7 @@ def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
 
 
 def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
-    """Whatever items are there, up to a window: one by one from a person, many at once from a file."""
+    """The items that are ready, up to a window: one by one from a keyboard, many at once from a file."""
     ready = _read_ahead(items)
     while True:
         window: list[Item] = []
@@ -236,7 +236,7 @@ def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
 
 
 def escaped(text: str) -> str:
-    r"""A text of several lines in one: a newline is written \n, a carriage return \r, a backslash \\."""
+    r"""A text on one line: a newline becomes \n, a carriage return \r, a backslash \\."""
     return text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
 
 
@@ -248,7 +248,7 @@ _NAMED = 20  # lines
 
 @dataclass
 class InputLength:
-    """The bound of one input, and which of its lines were beyond it."""
+    """The longest line of an input, and the numbers of the lines that were longer."""
 
     run: Run
     tokens: int
@@ -256,21 +256,21 @@ class InputLength:
 
     @classmethod
     def of(cls, run: Run, asked: int | None) -> InputLength:
-        """As asked for, else what the run's recipe suggests."""
+        """The limit given, or that of the run's recipe."""
         return cls(run, asked or run.recipe.longest_input())
 
     @property
     def bytes(self) -> int:
-        """The most bytes of a line: a longer one is not even read."""
+        """The most bytes of a line; a longer one is not read."""
         from sightline.recipe.data import longest_line
 
         return longest_line(self.tokens)
 
     def bounded(self, lines: Sequence[str], done: int) -> list[str]:
-        """The lines, those that are too long as empty `LongLine`s; `done` lines went before."""
-        found = [self._bounded(line) for line in lines]
-        self.refused += [number for number, line in enumerate(found, done + 1) if is_long(line)]
-        return found
+        """The lines, with empty `LongLine`s for those that are too long; `done` lines came before."""
+        bounded = [self._bounded(line) for line in lines]
+        self.refused += [number for number, line in enumerate(bounded, done + 1) if is_long(line)]
+        return bounded
 
     def _bounded(self, line: str) -> str:
         from sightline.data.text_files import LongLine
@@ -282,7 +282,7 @@ class InputLength:
         return line if tokens <= self.tokens else LongLine.of(len(line.encode("utf-8")))
 
     def check(self, lines: Sequence[str], what: str, done: int = 0) -> None:
-        """Refuse lines where none can be left out; `done` lines went before."""
+        """Refuse lines that are too long; `done` lines came before."""
         self.bounded(lines, done)
         if self.refused:
             raise ValueError(
@@ -291,7 +291,7 @@ class InputLength:
             )
 
     def notes(self) -> list[str]:
-        """What was refused, for a person to read."""
+        """A note on the lines that were too long."""
         if not self.refused:
             return []
         named = ", ".join(f"{number:,}" for number in self.refused[:_NAMED])
@@ -308,7 +308,7 @@ class InputLength:
 
 
 def is_long(line: str) -> bool:
-    """Whether this stands for a line that is too long."""
+    """Whether this is the placeholder of a line that is too long."""
     from sightline.data.text_files import LongLine
 
     return isinstance(line, LongLine)
@@ -319,14 +319,14 @@ _LONGEST = 40  # characters of each
 
 
 class UnknownPieces:
-    """Pieces of texts that no vocabulary holds."""
+    """Pieces of texts that are not in the vocabulary."""
 
     def __init__(self, what: str, *, unit: str = "line") -> None:
         self.what, self.unit = what, unit
         self.count, self.texts, self.examples = 0, 0, dict[str, None]()
 
     def add(self, pieces: Sequence[str]) -> None:
-        """Those of one text."""
+        """Count the unknown pieces of one text."""
         self.count += len(pieces)
         self.texts += bool(pieces)
         for piece in pieces:
@@ -334,7 +334,7 @@ class UnknownPieces:
                 self.examples[piece] = None
 
     def notes(self) -> list[str]:
-        """For a person to read; nothing where there are none."""
+        """A note, if there are any."""
         if not self.count:
             return []
         where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.texts, self.unit)}"
@@ -344,7 +344,7 @@ class UnknownPieces:
 
 
 class Shortfalls:
-    """What a model does not know of the texts it is given, how many of them are cut, how many answers cannot go on."""
+    """Unknown pieces of inputs, inputs that are truncated, and outputs that are incomplete."""
 
     def __init__(self, task: Task, options: Decoding, *, unit: str = "line") -> None:
         from sightline.tasks.base import Incomplete
@@ -353,19 +353,19 @@ class Shortfalls:
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0
         self.incomplete = Incomplete()
 
-    def read(self, texts: Sequence[str]) -> None:
-        """Texts that are asked about."""
+    def add_inputs(self, texts: Sequence[str]) -> None:
+        """Count in the inputs."""
         self.cut += self.task.cut_short(texts)
         for text in texts:
             self.unknown.add(self.task.unknown(text))
 
-    def wrote(self, answers: Sequence[Sequence[Prediction]]) -> None:
-        """What was answered to texts."""
+    def add_outputs(self, answers: Sequence[Sequence[Prediction]]) -> None:
+        """Count in the outputs."""
         self.ended += self.task.ended_short(answers)
         self.incomplete.add(answers)
 
     def notes(self) -> list[str]:
-        """For a person to read."""
+        """Notes on what was counted."""
         ended = f"{plural(self.ended, self.unit)} ended where the learned positions of this model do"
         cut = f"{plural(self.cut, self.unit)} cut short (data.clean.truncate_source)"
         notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
@@ -376,15 +376,15 @@ def _short(piece: str) -> str:
     return piece if len(piece) <= _LONGEST else piece[: _LONGEST - 1] + "…"
 
 
-def tell(notes: Sequence[str]) -> None:
-    """On standard error, a line each."""
+def print_notes(notes: Sequence[str]) -> None:
+    """Print notes on standard error, one per line."""
     for note in notes:
         print(f"sightline: {note}", file=sys.stderr)
 
 
-def tell_unknown_target(vocabulary: Vocabulary, target: str | None) -> None:
-    """Name what of an output that is forced no vocabulary holds; a label that is none is refused where it is read."""
+def report_unknown_target(vocabulary: Vocabulary, target: str | None) -> None:
+    """Report pieces of a forced output that are not in the vocabulary; unknown labels are refused elsewhere."""
     if target is not None and vocabulary.labels == "none":
         unknown = UnknownPieces("written as unknown (--target)", unit="text")
         unknown.add(vocabulary.target.unknown(target))
-        tell(unknown.notes())
+        print_notes(unknown.notes())

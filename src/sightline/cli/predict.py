@@ -26,7 +26,7 @@ from sightline.cli.lines import (
     lines_of,
     named,
     phrase_warnings,
-    tell,
+    print_notes,
     windows,
 )
 from sightline.cli.options import (
@@ -223,20 +223,20 @@ def _check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model, and what is asked of it."""
+    """A model, its decoding options, and how outputs are printed."""
 
     run: Run
     options: Decoding
-    nbest: int | None  # outputs that are shown, with their scores; None: the best one alone
+    nbest: int | None  # outputs to print with their scores; None: the best, without
     as_json: bool = False
 
     def shown(self, guesses: list[Prediction]) -> str:
-        """The outputs for a line, in one line."""
+        """The outputs of one input, on one line."""
         from sightline.tasks.base import one_line
 
         if self.as_json:
-            told = [_record(guess) for guess in guesses]
-            return json.dumps(told[0] if self.nbest is None else {"outputs": told}, ensure_ascii=False)
+            records = [_record(guess) for guess in guesses]
+            return json.dumps(records[0] if self.nbest is None else {"outputs": records}, ensure_ascii=False)
         even = escaped if self.run.recipe.task_spec.continues_text else one_line
         if self.nbest is None:
             return even(guesses[0].text)
@@ -244,14 +244,14 @@ class Predictor:
 
 
 def _record(guess: Prediction) -> dict[str, Any]:
-    """An output for JSON."""
+    """One output for JSON."""
     return {"text": guess.text, "score": guess.score, "truncated": guess.truncated, "unknown": guess.unknown}
 
 
 def _tagged(
     run: Run, file: Path | None, form: str | None, column: str | None, longest: int | None, of_lines: dict[str, Any]
 ) -> bool:
-    """Tag a file that has columns; False: it is plain text, and goes line by line as any other."""
+    """Tag a file with columns; False if it is plain text."""
     from sightline.cli.formats import form_for, tag_file
 
     chosen = form_for(file, form, run)
@@ -271,12 +271,12 @@ def _tagged(
 
 
 def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
-    """Print the prompt and what follows it, as it comes; by a beam, or of several, when all of it is known."""
+    """Print the prompt and its continuation: token by token, or at the end where a search decides."""
     from sightline.tasks.base import TooLong
 
     run, options, nbest = asked.run, asked.options, asked.nbest
     short = Shortfalls(run.task, options)
-    short.read([prompt])
+    short.add_inputs([prompt])
     try:
         longest, begun = run.task.longest_source(), len(run.encode_sources([prompt])[0])
     except TooLong as error:
@@ -284,7 +284,6 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     if longest is not None and begun + options.new_tokens > longest:
         room = f"{longest - begun:,} new ones at most, not {options.new_tokens:,}"
         print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
-    # what is known only when all has been written
     whole = options.mbr is not None or bool(options.forbid) or asked.as_json
     if nbest is None and not whole and (options.sample is not None or options.beam == 1):
 
@@ -301,7 +300,7 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
         for guess in guesses:
             pieces.take(guess.text)
     short.incomplete.add([guesses])
-    tell(short.notes())
+    print_notes(short.notes())
 
 
 # --- lines -------------------------------------------------------------------------------------------------------
@@ -309,12 +308,12 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
 
 @dataclass(frozen=True)
 class Beside:
-    """Files that go with the input, a line for each of its lines."""
+    """Files with one line for each input line."""
 
-    prefixes: Companion | None  # what each output begins with
-    targets: Companion | None  # outputs that are told
-    phrases: PhraseFiles | None  # what each must or must not contain
-    unknown: UnknownPieces  # what no vocabulary holds of the outputs, or of what they begin with
+    prefixes: Companion | None  # the beginning of each output
+    targets: Companion | None  # outputs to score
+    phrases: PhraseFiles | None  # required and forbidden phrases
+    unknown: UnknownPieces  # pieces of targets or prefixes that are not in the vocabulary
 
     @staticmethod
     def of(prefixes: Path | None, target: Path | None, phrases: PhraseFiles | None) -> Beside:
@@ -326,7 +325,7 @@ class Beside:
         )
 
     def check_spent(self, done: int) -> None:
-        """Refuse lines that are left in one of them."""
+        """Refuse files with more lines than the input."""
         for companion in (self.prefixes, self.targets, self.phrases):
             if companion is not None:
                 companion.check_spent(done)
@@ -341,7 +340,7 @@ def _each_line(
     pieces: Pieces | None,
     limit: InputLength,
 ) -> None:
-    """Print what is answered to each line, as the lines come."""
+    """Print the outputs of each line, as lines come in."""
     run, done = asked.run, 0
     short = Shortfalls(run.task, asked.options)
     kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
@@ -356,9 +355,9 @@ def _each_line(
             forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
             for text in () if kept or forced is None else forced:
                 beside.unknown.add(run.vocabulary.target.unknown(text))
-            short.read(window)
+            short.add_inputs(window)
             found = _answers(asked, window, forced, beside, done, answered)
-            short.wrote(found)
+            short.add_outputs(found)
             for text, guesses in zip(window, found, strict=True):
                 print("" if is_long(text) else asked.shown(guesses), flush=False)
                 if pieces is not None:
@@ -370,13 +369,13 @@ def _each_line(
             done += len(window)
             sys.stdout.flush()
             answered(done)
-    tell([*limit.notes(), *short.notes(), *beside.unknown.notes()])
+    print_notes([*limit.notes(), *short.notes(), *beside.unknown.notes()])
     beside.check_spent(done)
 
 
 @contextmanager
 def _counting(file: Path | None) -> Iterator[Progress]:
-    """Progress on standard error, unless a person types the lines or sees the outputs as they come."""
+    """Show progress, unless lines are typed or outputs are printed to a terminal."""
     typed = named(file) is None and sys.stdin is not None and sys.stdin.isatty()
     if typed or sys.stdout.isatty():
         yield silent
@@ -393,7 +392,7 @@ def _answers(
     done: int,
     answered: Callable[[int], None],
 ) -> list[list[Prediction]]:
-    """Outputs for some lines: found, or told and judged; `done` lines went before, and `answered` hears of more."""
+    """Decode some lines, or score their targets; `done` lines came before, and `answered` is called with the count."""
     from sightline.tasks.seq2seq import Seq2SeqTask
 
     run, found = asked.run, done

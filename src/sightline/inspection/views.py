@@ -46,7 +46,7 @@ class InspectionView:
     def picture(self, path: Path) -> None:
         """Draw it; its suffix chooses the format."""
         if self.draw is None:
-            raise ValueError(f"--figure {path}: this view has no picture; --view heads and --view beam have, or --html")
+            raise ValueError(f"--figure {path}: this view has no picture; heads, beam and report have")
         self.draw(path)
 
 
@@ -113,7 +113,7 @@ def tokens_view(subject: Subject) -> InspectionView:
     if subject.step is not None:
         choices = [choice for choice in choices if choice.place == subject.step]
         if not choices:
-            raise ValueError(f"--step {subject.step}: the output has no such token; --view tokens shows all")
+            raise ValueError(f"--step {subject.step}: the output has no such token; without --step all are shown")
     return InspectionView(token_table(subject.trace, choices), lambda: [asdict(choice) for choice in choices])
 
 

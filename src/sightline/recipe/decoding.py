@@ -175,7 +175,7 @@ class Decoding(Section):
         if self.sample is None and mbr.candidates > self.beam:
             raise ValueError(
                 f"mbr.candidates ({mbr.candidates}) is more than beam ({self.beam}); raise beam to at least that, set "
-                f"sample, or leave mbr out (--mbr 0)"
+                f"sample, or leave mbr out (decoding.mbr=null)"
             )
         if self.sample is not None and mbr.weights == "probability":
             raise ValueError(

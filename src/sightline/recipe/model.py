@@ -286,7 +286,7 @@ def or_a_folder(schema: dict[str, Any]) -> None:
 class AdaptersConfig(Section):
     """Low-rank adapters (LoRA; Hu et al. 2021): W + (alpha / rank) B A beside frozen weights W.
 
-    Only A, B and layers that are new to the model are trained. `sightline merge RUN --out DIR` merges them into W.
+    Only A, B and layers that are new to the model are trained. `sightline runs merge RUN --out DIR` merges them into W.
     """
 
     rank: int = Field(8, ge=1, description="rows of A, columns of B")

@@ -155,7 +155,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
     if theirs.model.adapters is not None:
         raise RunError(
             f"model.init_from: {start.run} has adapters beside its weights; make a plain run of it with: "
-            f"sightline merge {start.run} --out DIR"
+            f"sightline runs merge {start.run} --out DIR"
         )
     tensors = _weights_of_run(Path(start.run))
     pieces = _pieces(Vocabulary.load(Path(start.run), theirs.task_spec.labels))
