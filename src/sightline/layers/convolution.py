@@ -2,9 +2,9 @@
 
     y_t = Σ_j W_j x_{t − before + j·d} + b,  j = 0 … k − 1
 
-with kernel k and dilation d; `before` is (k − 1)·d where only the past is seen (causal), else half of that. What stands
-before the first token, behind the last one, or in the padding, is zero. As a sum over k matrices this is one product
-of the k vectors end to end with one matrix, so the fast kernels of `linear` serve here too.
+with kernel k and dilation d; `before` is (k − 1)·d if causal, else half of that. Inputs before the first token, after
+the last one and at padding are zero. The sum over k matrices is one product of k concatenated vectors with one matrix,
+so that the fast kernels of `linear` serve here, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
 
 
 def packed_windows(x: Tensor, layout: Packed, kernel: int, dilation: int, before: int) -> Tensor:
-    """(N, I) → (N, k·I): [x_{t−before} ; x_{t−before+d} ; …], zeros where another sequence stands, or none."""
+    """(N, I) → (N, k·I): [x_{t−before} ; x_{t−before+d} ; …], zeros outside of the sequence."""
     if kernel == 1:
         return x
     around = nn.functional.pad(x, (0, 0, before, (kernel - 1) * dilation - before))
@@ -50,7 +50,7 @@ def weight_normalized(direction: Tensor, length: Tensor) -> Tensor:
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """x, whose gradient is multiplied by the factor on its way back."""
+    """x; its gradient is multiplied by the factor."""
     if not x.requires_grad:
         return x
     still = x.detach()
@@ -58,7 +58,7 @@ def scale_gradient(x: Tensor, factor: float) -> Tensor:
 
 
 class NormalizedLinear(Projection):
-    """x Wᵀ + b, where length and direction of each row of W are learned apart: W = g · v / ‖v‖.
+    """x Wᵀ + b with weight normalization: W = g · v / ‖v‖ for each row (Salimans and Kingma 2016).
 
     v starts at N(0, std²), g at ‖v‖, b at zero.
     """
@@ -82,17 +82,17 @@ class NormalizedLinear(Projection):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         """(O, I)."""
-        if self._made is not None and not torch.is_grad_enabled():
-            return self._made
+        if self._computed is not None and not torch.is_grad_enabled():
+            return self._computed
         return weight_normalized(self.direction, self.length)
 
     def pack(self, precision: torch.dtype = torch.float32) -> None:
         super().pack(precision)
-        if self._packed is None:  # oneDNN keeps a copy of its own
-            self._made = self.weight.detach()
+        if self._packed is None:  # oneDNN keeps its own copy
+            self._computed = self.weight.detach()
 
     def forward(self, x: Tensor, activation: str = "none") -> Tensor:
-        return self.apply_rows(x, 0, len(self.length), activation)  # no weight is made to be asked for its shape
+        return self.apply_rows(x, 0, len(self.length), activation)  # does not compute the weight for its shape
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         whole = stop - start == len(self.length)
@@ -120,7 +120,7 @@ class Convolution(TapModule):
                 f"kernel ({kernel}) must be odd to see as much on either side; only causal ones may be even"
             )
         self.project, self.kernel, self.dilation, self.causal = project, kernel, dilation, causal
-        self.reach = (kernel - 1) * dilation  # how many places are seen beside one's own
+        self.reach = (kernel - 1) * dilation  # other positions that an output sees
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
         """Whole sequences: x (B, T, I) or (N, I), as the layout says → (…, O)."""
@@ -128,14 +128,14 @@ class Convolution(TapModule):
         if isinstance(layout, Packed):
             return self._product(packed_windows(x, layout, self.kernel, self.dilation, before))
         mask = layout.key_mask()
-        if mask is not None and not self.causal:  # what is causal never gets to see what stands behind a sequence
+        if mask is not None and not self.causal:  # a causal convolution never sees padding
             x = x.masked_fill(~mask[..., None], 0.0)
         return self._convolve(nn.functional.pad(x, (0, 0, before, self.reach - before)))
 
     def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """More of sequences: x (B, T, I) behind the last inputs (B, reach, I) → y (B, T, O), and what is last now.
+        """New tokens x (B, T, I) after the last inputs (B, reach, I) → y (B, T, O), and the new last inputs.
 
-        With `ends` (B,), only so many of the T are real.
+        With `ends` (B,), only so many of the T tokens are real.
         """
         seen = torch.cat([recent, x], dim=1)  # (B, reach + T, I)
         y = self._convolve(seen)
@@ -155,15 +155,15 @@ class Convolution(TapModule):
 
 
 @dataclass(frozen=True)
-class Recent:
+class RecentInputs:
     """The last inputs of each causal convolution of a stack, for B sentences with W hypotheses each."""
 
     inputs: tuple[Tensor, ...]  # (B, W, reach, I) each
 
     @staticmethod
-    def none(reaches: list[int], batch: int, inputs: int, like: Tensor) -> Recent:
-        """Before the first token there are zeros."""
-        return Recent(tuple(like.new_zeros(batch, 1, reach, inputs) for reach in reaches))
+    def none(reaches: list[int], batch: int, inputs: int, like: Tensor) -> RecentInputs:
+        """Zeros, before the first token."""
+        return RecentInputs(tuple(like.new_zeros(batch, 1, reach, inputs) for reach in reaches))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -180,19 +180,19 @@ class Recent:
         """(B·W, reach, I) each."""
         return [part.flatten(0, 1) for part in self.inputs]
 
-    def followed_by(self, rows: list[Tensor]) -> Recent:
+    def followed_by(self, rows: list[Tensor]) -> RecentInputs:
         """The same hypotheses with other inputs, (B·W, reach, I) each."""
-        return Recent(tuple(part.unflatten(0, self.shape) for part in rows))
+        return RecentInputs(tuple(part.unflatten(0, self.shape) for part in rows))
 
-    def select(self, parents: Tensor) -> Recent:
-        """Other hypotheses: parents (B, W') says which old one each continues."""
+    def select(self, parents: Tensor) -> RecentInputs:
+        """Reorder hypotheses: parents (B, W') is the old one that each continues."""
         rows = parents[:, :, None, None]
-        return Recent(tuple(part.gather(1, rows.expand(-1, -1, *part.shape[2:])) for part in self.inputs))
+        return RecentInputs(tuple(part.gather(1, rows.expand(-1, -1, *part.shape[2:])) for part in self.inputs))
 
-    def keep(self, sentences: Tensor) -> Recent:
-        """These sentences alone."""
-        return Recent(tuple(part.index_select(0, sentences) for part in self.inputs))
+    def keep(self, sentences: Tensor) -> RecentInputs:
+        """Keep these sentences only."""
+        return RecentInputs(tuple(part.index_select(0, sentences) for part in self.inputs))
 
-    def append(self, other: Recent) -> Recent:
-        """The sentences of another one behind these."""
-        return Recent(tuple(torch.cat(parts) for parts in zip(self.inputs, other.inputs, strict=True)))
+    def append(self, other: RecentInputs) -> RecentInputs:
+        """Add the sentences of another state after these."""
+        return RecentInputs(tuple(torch.cat(parts) for parts in zip(self.inputs, other.inputs, strict=True)))

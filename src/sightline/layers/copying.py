@@ -1,11 +1,11 @@
-"""Writing words or copying them: the pointer-generator mixture (See et al. 2017, §2.2).
+"""The pointer-generator mixture of generating and copying words (See et al. 2017, §2.2).
 
     p(y) = p_gen P_vocab(y) + (1 − p_gen) Σ_{s : x_s = y} a_s
 
 with a the copy attention over the source tokens x, and p_gen between 0 and 1. Where words are copied with or without a
 space before them, a third number, p_join, divides each a_s between the two forms of x_s. Ids past the end of the
-vocabulary are words of the source that it does not hold: they can be copied, never generated. All of it is in float32
-and, as far as it can be, in logs.
+vocabulary are source words outside the vocabulary: they can be copied, not generated. Computed in float32 and, where
+possible, in logs.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NEVER = float("-inf")
 
 
 class Copies(NamedTuple):
-    """What may be copied at each of R steps, and how likely it is that something is.
+    """The copy distribution at each of R steps.
 
     Where words can be copied with or without a space before them, C = 2S: first all positions with one, then without.
     """
 
     gate: Tensor  # (B, R) logit of p_gen
     weights: Tensor  # (B, R, C) a, each row sums to one
-    tokens: Tensor  # (B, C) what is copied
+    tokens: Tensor  # (B, C) the copied ids
 
 
 class CopiedForms(TapModule):
@@ -64,7 +64,7 @@ class CopiedForms(TapModule):
 
 
 class CopyAttention(TapModule):
-    """Where to copy from, and whether: a = softmax(q·k / √D), c = Σ a h, p_gen = σ(w·[f ; c ; y] + b).
+    """Copy distribution and gate: a = softmax(q·k / √D), c = Σ a h, p_gen = σ(w·[f ; c ; y] + b).
 
     f are the decoder's features, h the encoder's states, y the vector of the token before, q = W_q f, k = W_k h. The
     paper copies with the weights that made the decoder's context; Transformers have many such heads and decoders may

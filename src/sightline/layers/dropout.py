@@ -15,17 +15,17 @@ _STEPS = 1 << 16
 
 
 def keep_mask(shape: torch.Size, probability: float, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Float32 or bfloat16 on the CPU: 0 with (about) that probability, else what keeps the mean at one."""
+    """Float32 or bfloat16 on the CPU: 0 with (about) that probability, else the scale that keeps the mean at one."""
     count = shape.numel()
     dropped = min(round(probability * _STEPS), _STEPS - 1)
     if not dropped:
         return torch.ones(shape, dtype=dtype)
     bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).view(torch.int16)[:count]
     last = dropped - 1 - _STEPS // 2  # the highest number that means "dropped"
-    kept = bits.clamp_(last, last + 1).sub_(last)  # 1 or 0 by operations that have vectors, as comparisons have not
+    kept = bits.clamp_(last, last + 1).sub_(last)  # 1 or 0, by operations that are vectorized (comparisons are not)
     scale = torch.tensor(_STEPS / (_STEPS - dropped), dtype=dtype)
     if dtype == torch.bfloat16:
-        return kept.mul_(scale.view(torch.int16)).view(dtype).view(shape)  # the sixteen bits of that number, or none
+        return kept.mul_(scale.view(torch.int16)).view(dtype).view(shape)  # the bits of the scale, or zero
     return kept.to(dtype).mul_(scale).view(shape)
 
 

@@ -1,7 +1,7 @@
-"""Layers that keep only what enters them and are computed again on the way back (Chen et al. 2016).
+"""Gradient checkpointing: layers keep only their inputs and are recomputed in the backward pass (Chen et al. 2016).
 
-A step then takes the memory of one layer and of the inputs of all, and about a third more work. What is random is drawn
-the same both times, so the gradients are those of a plain step.
+A step then needs the memory of one layer and of the inputs of all layers, and about a third more work. Random numbers
+are the same both times, so the gradients are those of a plain step.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from sightline.layers.tap import TapModule
 
 
 class CheckpointedStack(nn.Module):
-    """A stack whose layers can be computed twice, while it is trained."""
+    """A stack whose layers can be recomputed in training."""
 
     gradient_checkpointing = False
 
-    def run_layer(self, layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
-        """run(*given), where `run` is `layer` or a method of it. Whoever listens to it hears it once: it is kept."""
+    def run_layer(self, layer: nn.Module, run: Callable[..., Any], *arguments: Any) -> Any:
+        """run(*arguments), where `run` is `layer` or a method of it. A recorded layer is not recomputed."""
         if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
-            return run(*given)
-        listened = any(isinstance(module, TapModule) and module.any_recorded for module in layer.modules())
-        return run(*given) if listened else checkpointed(layer, run, *given)
+            return run(*arguments)
+        recorded = any(isinstance(module, TapModule) and module.any_recorded for module in layer.modules())
+        return run(*arguments) if recorded else checkpointed(layer, run, *arguments)
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> None:
-    """From now on the layers of the model's stacks keep nothing but their inputs."""
+    """From now on the stacks of a model keep only the inputs of their layers."""
     for module in model.modules():
         if isinstance(module, CheckpointedStack):
             module.gradient_checkpointing = True
 
 
-def checkpointed(layer: nn.Module, run: Callable[..., Any], *given: Any) -> Any:
-    """run(*given), whose gradient will be found by running it again.
+def checkpointed(layer: nn.Module, run: Callable[..., Any], *arguments: Any) -> Any:
+    """run(*arguments), to be run again for its gradient.
 
-    What the layer hands to a collector is handed on once, and running averages of norms move once.
+    Auxiliary losses are collected once, and running averages of norms are updated once.
     """
-    handing = {
+    collecting = {
         path: module
         for path, module in layer.named_modules()
         if isinstance(module, CollectedModule) and module.collecting
     }
 
-    def both_times(*given: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
-        if not handing:
-            return run(*given), [], []
+    def forward(*arguments: Any) -> tuple[Any, list[Tensor], list[Tensor]]:
+        if not collecting:
+            return run(*arguments), [], []
         with collect(layer) as own:
-            result = run(*given)
-        return result, own.losses, [own.counts[path] for path in handing]
+            result = run(*arguments)
+        return result, own.losses, [own.counts[path] for path in collecting]
 
     options: dict[str, Any] = {}
     if any(isinstance(module, BatchNorm) for module in layer.modules()):
-        options["context_fn"] = lambda: (nullcontext(), _averages_differentiable(layer))
-    result, losses, counts = checkpoint(both_times, *given, use_reentrant=False, **options)
-    for module, loss, count in zip(handing.values(), losses, counts, strict=True):
+        options["context_fn"] = lambda: (nullcontext(), _frozen_averages(layer))
+    result, losses, counts = checkpoint(forward, *arguments, use_reentrant=False, **options)
+    for module, loss, count in zip(collecting.values(), losses, counts, strict=True):
         module.add_loss(loss, count)
     return result
 
 
-def _averages_differentiable(layer: nn.Module) -> AbstractContextManager[None]:
-    """Let batch norms work on copies of their running averages inside the block."""
+def _frozen_averages(layer: nn.Module) -> AbstractContextManager[None]:
+    """Batch norms update copies of their running averages inside the block."""
 
     @contextmanager
     def block() -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Decoders that look at no encoder: language models, and translators that read and write one sequence."""
+"""Models without an encoder: language models, and translation with source and target in one sequence."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LanguageModel(ScoringModel):
         return Memory(self._empty_features().expand(len(source), 0, -1), layout)
 
     def begin(self, memory: Memory) -> Any:
-        """Where writing starts."""
+        """The state before the first token."""
         return self.decoder.begin_empty(len(memory.states), memory.states)
 
     def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
@@ -41,7 +41,7 @@ class LanguageModel(ScoringModel):
         return features, state
 
     def begin_empty(self, batch: int) -> Any:
-        """The state before the first token of each of so many texts."""
+        """The state before the first token of a batch of texts."""
         return self.decoder.begin_empty(batch, self._empty_features())
 
     def _empty_features(self) -> Tensor:
@@ -50,16 +50,16 @@ class LanguageModel(ScoringModel):
         return torch.empty(0, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
     def forward(self, source: Tensor | None, source_layout: Layout | None, given: Tensor, layout: Layout) -> Tensor:
-        """Features for every token of whole texts."""
+        """Features for every token of whole texts (teacher forcing)."""
         features, _ = self.advance(given, self.begin_empty(layout.batch), layout)
         return features
 
 
 class DecoderOnly(LanguageModel):
-    """p(target | source) with one body for both: source, end mark, start mark, target in one sequence.
+    """p(target | source) with one decoder for both: source, end mark, start mark, target in one sequence.
 
-    In training the sequence comes as `given`; in search the source is taken in at once, and the start mark, which every
-    search begins with, separates it from what is written.
+    In training the whole sequence is the decoder input. In decoding the source is the prefix of the KV cache (prefill),
+    and the start mark, with which decoding begins, separates it from the target.
     """
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:

@@ -53,26 +53,26 @@ class Seq2Seq(EncoderModel):
 
 
 def parameter_count(model: nn.Module) -> int:
-    """How many numbers the model learns; shared ones once."""
+    """The number of parameters, shared ones counted once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 @dataclass(frozen=True)
 class TokenMemory(Memory):
-    """A memory that still knows the tokens it was made of."""
+    """Memory with the source tokens."""
 
-    tokens: Tensor | None = None  # (B, S), or (N,) where nobody will write
+    tokens: Tensor | None = None  # (B, S), or (N,) if nothing is generated
 
 
 @dataclass(frozen=True)
 class CopyingState:
-    """Where the decoder stands, and the source to copy from."""
+    """The state of the decoder, and the source to copy from."""
 
     decoder: Any
     keys: Tensor  # (B, S, D) of the copy attention
     states: Tensor  # (B, S, D)
     tokens: Tensor  # (B, S)
-    copied: Tensor  # (B, C) the ids by which they are copied
+    copied: Tensor  # (B, C) the ids under which they are copied
     mask: Tensor | None  # (B, S)
 
     def select(self, parents: Tensor) -> CopyingState:
@@ -85,7 +85,7 @@ class CopyingState:
         return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
 
     def append(self, other: CopyingState) -> CopyingState:
-        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # of each source token: one, or two
+        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # per source token: one or two
         copied = join_rows(*(each.copied.unflatten(1, (forms, -1)) for each in (self, other)), dim=2, fill=PAD)
         return CopyingState(
             self.decoder.append(other.decoder),
@@ -115,7 +115,7 @@ class CopyingSeq2Seq(Seq2Seq):
 
     def begin(self, memory: Memory) -> CopyingState:
         assert isinstance(memory, TokenMemory) and memory.tokens is not None
-        assert isinstance(memory.layout, Padded), "who copies is given padded batches"
+        assert isinstance(memory.layout, Padded), "copying models take padded batches"
         keys = self.copying.project_memory(memory.states)
         copied = memory.tokens if self.forms is None else self.forms(memory.tokens)
         mask = memory.layout.key_mask()
@@ -125,21 +125,21 @@ class CopyingSeq2Seq(Seq2Seq):
         """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
         features, copies, state = self.attend_copies(tokens, state, layout)
         scores = super().logits(features).reshape(len(copies.tokens), -1, self.size)  # (B, W or T, V)
-        told = {"logits": scores, **copies._asdict()}
+        operands = {"logits": scores, **copies._asdict()}
         logs = self.tap(
             "mixture",
             mixed_log_probabilities(scores, copies),
             "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
             ["logits", "copying.p_gen", "copying.weights" if self.forms is None else "copying.forms"],
             "copy_mixture",
-            told,
+            operands,
         )
         return logs.reshape(*tokens.shape, -1), state
 
     def attend_copies(
         self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
     ) -> tuple[Tensor, Copies, CopyingState]:
-        """Features of the decoder (…, D) after these tokens, and what could be copied there."""
+        """Features of the decoder (…, D) after these tokens, and the copy distribution."""
         before = self.target_embedding(self._copied(tokens, state.tokens))
         features, decoder = self.decoder.advance(before, state.decoder, layout)
         sentences = len(state.tokens)
@@ -153,11 +153,11 @@ class CopyingSeq2Seq(Seq2Seq):
         return features, Copies(gate, weights, state.copied), replace(state, decoder=decoder)
 
     def logits(self, features: Tensor) -> Tensor:
-        """Log-probabilities are scores already."""
+        """The features of this model are log-probabilities already."""
         return features
 
     def _copied(self, tokens: Tensor, source: Tensor) -> Tensor:
-        """What was copied from a source (B, S) as what it is there: tokens (B·W, 1) or (B, T) of the vocabulary."""
+        """Tokens (B·W, 1) or (B, T) with copies from the source (B, S) replaced by ids of the vocabulary."""
         rows = tokens.reshape(len(source), -1)
         places = ((rows - self.size) // 2).clamp(min=0, max=source.shape[1] - 1)
         copied = torch.where(rows < self.size, rows, source.gather(1, places))

@@ -1,9 +1,9 @@
-"""Which weights of one model another one can begin with, by their names, their shapes and what their rows stand for.
+"""`init_from`: which weights of one model can initialize another, by name, shape and the meaning of rows.
 
-Encoders, decoders and embeddings are called the same in every model, so a body is taken layer by layer: a layer fits
-whole or not at all. What its layers are, and what of a decoder sees a source, each body says itself. Tables with a row
-for each token (embeddings, output layers) fit where the tokens are the same, or the first of ours are all of theirs;
-then the further rows are new.
+Encoders, decoders and embeddings have the same names in every model, so they are taken layer by layer, each as a
+whole or not at all. Encoders and decoders declare their layers and the parts that see a source (protocol.py). Tables
+with a row for each token (embeddings, output layers) fit where the tokens are the same, or where our first tokens are
+all of theirs; further rows are new.
 """
 
 from __future__ import annotations
@@ -28,13 +28,17 @@ _SIDES = {
     "output.weight": "target",
     "output.bias": "target",
 }
-_ALIKE = {  # where else a table may come from, nearest first
+_ALIKE = {  # other sources of a table, in this order
     "source_embedding.weight": ("target_embedding.weight", "embedding.weight"),
     "target_embedding.weight": ("embedding.weight", "source_embedding.weight"),
     "embedding.weight": ("target_embedding.weight", "source_embedding.weight"),
 }
-_TIED = ("target_embedding.weight", "embedding.weight", "source_embedding.weight")  # to an output layer without weights
-_NUMBERED = re.compile(r"^(?:encoder|decoder)\.(?:\w+\.)*?\d+(?=\.|$)")  # a part of a list
+_TIED = (
+    "target_embedding.weight",
+    "embedding.weight",
+    "source_embedding.weight",
+)  # sources of a tied output layer
+_NUMBERED = re.compile(r"^(?:encoder|decoder)\.(?:\w+\.)*?\d+(?=\.|$)")  # a module in a list
 
 
 def part(name: str) -> Part:
@@ -46,7 +50,7 @@ def part(name: str) -> Part:
 
 
 def _under(path: str, name: str) -> bool:
-    """Whether a name stands under a path, in which `*` is any number."""
+    """Whether a name is below a path, in which `*` is any number."""
     own, steps = name.split("."), path.split(".")
     pairs = zip(steps, own, strict=False)
     return len(own) >= len(steps) and all(step == there or (step == "*" and there.isdecimal()) for step, there in pairs)
@@ -56,15 +60,15 @@ def _under(path: str, name: str) -> bool:
 class Transfer:
     """What one model takes from another."""
 
-    taken: dict[str, str]  # own names, and those there
+    taken: dict[str, str]  # own name → name in the other model
     new: tuple[str, ...]  # own names
-    left: tuple[str, ...]  # names there
-    rows: dict[str, int]  # of own tables that begin with those there, how many are new
+    left: tuple[str, ...]  # unused names of the other model
+    rows: dict[str, int]  # new rows of own tables
 
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """What a transfer looks at in a model."""
+    """Weights, tokens and parts of a model, for planning a transfer."""
 
     weights: Mapping[str, Tensor]
     pieces: Pieces
@@ -72,16 +76,16 @@ class ModelWeights:
 
     @property
     def reads(self) -> bool:
-        """Whether its decoder has an encoder to look at."""
+        """Whether its decoder attends to an encoder."""
         return "encoder" in self.bodies
 
     def sees_source(self, name: str) -> bool:
-        """Whether a weight is one that a decoder without a source has not."""
+        """Whether a decoder without a source lacks this weight."""
         side, _, rest = name.partition(".")
         return side == "decoder" and any(_under(path, rest) for path in self.bodies[side].sees_source)
 
     def unit(self, name: str) -> str:
-        """What is taken whole or not at all with this weight: encoder.layers.0, decoder.norm, output, …"""
+        """The unit of this weight, which is taken as a whole: encoder.layers.0, decoder.norm, output, …"""
         side, *rest = name.split(".")
         if side not in self.bodies:
             return side
@@ -91,7 +95,7 @@ class ModelWeights:
 
 
 def plan_transfer(own: ModelWeights, theirs: ModelWeights, parts: Collection[Part] | None = None) -> Transfer:
-    """All that fits of these parts; of all, if none are named."""
+    """Everything that fits of these parts; None: of all parts."""
     found: dict[str, str] = {}
     units: dict[str, list[str]] = {}
     for name in own.weights:
@@ -116,7 +120,7 @@ def _more_rows(own: Tensor, theirs: Tensor) -> int:
 
 
 def _origin(name: str, own: ModelWeights, theirs: ModelWeights) -> str | None:
-    """The weight there that fits this one of ours, if there is one."""
+    """The weight of the other model that fits this one, if there is one."""
     names = [name, *_ALIKE.get(name, ())]
     if name == "output.weight" and name not in theirs.weights:
         names = list(_TIED)
@@ -127,7 +131,7 @@ def _fits(name: str, own: ModelWeights, other: str, theirs: ModelWeights) -> boo
     mine, its = own.weights[name], theirs.weights[other]
     side = _SIDES.get(name)
     if side is None:
-        spelled = name.startswith("source_embedding.")  # letters are numbered by the tokens there are
+        spelled = name.startswith("source_embedding.")  # character ids depend on the tokens
         same = not spelled or own.pieces["source"] == theirs.pieces["source"]
         return same and mine.shape == its.shape
     rows = list(theirs.pieces[_SIDES[other]])
@@ -135,9 +139,9 @@ def _fits(name: str, own: ModelWeights, other: str, theirs: ModelWeights) -> boo
 
 
 def not_taken(plan: Transfer, own: ModelWeights, theirs: ModelWeights, named: Part) -> list[str]:
-    """What stands in the way of taking a part whole: own weights without any, and theirs of a body that are left.
+    """Why a part cannot be taken as a whole: own weights without a source, and unused weights of theirs.
 
-    A decoder may see a source here and none there, or the other way round: what looks at it is new, or left.
+    Only one of two decoders may attend to a source: then its cross-attention is new, or unused.
     """
     if not any(part(name) == named for name in own.weights):
         return [f"this model has no {named}"]
@@ -147,10 +151,10 @@ def not_taken(plan: Transfer, own: ModelWeights, theirs: ModelWeights, named: Pa
         for name in plan.left
         if part(name) == named and named in ("encoder", "decoder") and (own.reads or not theirs.sees_source(name))
     ]
-    return [_told(name, own, theirs) for name in missing] + [f"{name} has no place here" for name in over]
+    return [_reason(name, own, theirs) for name in missing] + [f"{name} has no place here" for name in over]
 
 
-def _told(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
+def _reason(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
     if name not in theirs.weights:
         return f"{name} is not there"
     mine, its = tuple(own.weights[name].shape), tuple(theirs.weights[name].shape)
@@ -161,7 +165,7 @@ def _told(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
 
 @torch.no_grad()
 def transfer(plan: Transfer, own: Mapping[str, Any], theirs: Mapping[str, Tensor]) -> None:
-    """Copy what was planned; further rows stay as they are."""
+    """Copy the planned weights; new rows stay as they are."""
     for name, source in plan.taken.items():
         weight, its = own[name], theirs[source]
         (weight if weight.shape == its.shape else weight[: len(its)]).copy_(its)

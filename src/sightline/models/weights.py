@@ -27,7 +27,7 @@ class Rule(Protocol):
     """One change of names or layouts. Scalars, as the step counts of an optimizer, change their names alone."""
 
     def apply(self, weights: Weights) -> dict[str, Tensor]:
-        """The weights under their new names; those that no pattern matches stay as they are."""
+        """The weights under their new names; weights that match no pattern are unchanged."""
 
     def inverse(self) -> Rule:
         """The rule that undoes this one."""
@@ -247,7 +247,7 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The same on the host, contiguous, as they are saved."""
+    """The weights on the host, contiguous, as they are saved."""
     return {name: parameter.detach().cpu().contiguous() for name, parameter in weights_of(model).items()}
 
 
@@ -256,7 +256,7 @@ def load_parameters(model: nn.Module, weights: Weights) -> None:
     own = weights_of(model)
     missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
     if missing or extra:
-        raise ValueError(f"these weights are of another model: missing {missing[:3]}, not expected {extra[:3]}")
+        raise ValueError(f"these weights belong to another model: missing {missing[:3]}, not expected {extra[:3]}")
     with torch.no_grad():
         for name, parameter in own.items():
             if parameter.shape != weights[name].shape:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.convolution import Convolution, Recent
+from sightline.layers.convolution import Convolution, RecentInputs
 from sightline.layers.devices import widest
 from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
@@ -125,7 +125,7 @@ class ByteNetEncoder(TapModule):
 class ByteNetState:
     """The last inputs of every convolution, and the source the target runs over."""
 
-    recent: Recent
+    recent: RecentInputs
     source: Tensor | None = None  # (B, S, D), or (M, D) as the layout says, projected
     lengths: Tensor | None = None  # (B,) how much of it is real
     layout: Packed | None = None  # of a packed source
@@ -198,12 +198,12 @@ class ByteNetDecoder(TapModule):
         assert self.source is not None
         states = self.source(memory.states)  # (B, S, D) or (M, D)
         if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
-            return ByteNetState(Recent(()), states, layout=memory.layout)
+            return ByteNetState(RecentInputs(()), states, layout=memory.layout)
         return replace(self.begin_empty(len(states), states), source=states, lengths=memory.lengths())
 
     def begin_empty(self, batch: int, like: Tensor) -> ByteNetState:
         """Where nothing has been read: zeros."""
-        return ByteNetState(Recent.none(self.reaches, batch, self.inner, like))
+        return ByteNetState(RecentInputs.none(self.reaches, batch, self.inner, like))
 
     def prefill(self, x: Tensor, layout: Padded) -> ByteNetState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""

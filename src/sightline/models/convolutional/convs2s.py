@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.attention import attend, in_autocast
-from sightline.layers.convolution import Convolution, NormalizedLinear, Recent, glu, scale_gradient
+from sightline.layers.convolution import Convolution, NormalizedLinear, RecentInputs, glu, scale_gradient
 from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.positions import Learned, NoPositions
@@ -184,7 +184,7 @@ class StepAttention(TapModule):
 class ConvolutionalState:
     """The last inputs of every layer, what the attention looks at, and where the next tokens stand."""
 
-    recent: Recent
+    recent: RecentInputs
     source: SourceStates | None = None
     length: int = 0  # tokens so far of the sentence that has most
     left_padding: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
@@ -244,13 +244,13 @@ class ConvolutionalDecoder(TapModule):
         scale = memory.lengths().to(states.dtype).sqrt()[:, None]  # (B, 1)
         keys, values = (in_autocast(part)[:, None] for part in (states, values))
         if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
-            return ConvolutionalState(Recent(()), SourceStates(keys, values, None, scale, memory.layout))
+            return ConvolutionalState(RecentInputs(()), SourceStates(keys, values, None, scale, memory.layout))
         source = SourceStates(keys, values, memory.layout.key_mask(), scale[..., None])
         return replace(self.begin_empty(len(states), states), source=source)
 
     def begin_empty(self, batch: int, like: Tensor) -> ConvolutionalState:
         """Where nothing has been read: zeros."""
-        return ConvolutionalState(Recent.none(self.reaches, batch, self.channels, like))
+        return ConvolutionalState(RecentInputs.none(self.reaches, batch, self.channels, like))
 
     def prefill(self, x: Tensor, layout: Padded) -> ConvolutionalState:
         """After tokens x (B, S, D) of different lengths: the last ones of each."""
