@@ -56,6 +56,7 @@ from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.cli.formats import Pieces
+    from sightline.decoding.request import Request
     from sightline.recipe import Decoding
     from sightline.run import Run
     from sightline.tasks.base import Prediction
@@ -324,6 +325,38 @@ class Beside:
             UnknownPieces("written as unknown (--prefixes)" if target is None else "judged as unknown (--target)"),
         )
 
+    def requests(self, asked: Predictor, window: list[str], done: int) -> list[Request]:
+        """One request for each line; `done` lines went before."""
+        from sightline.decoding.request import Request
+
+        prefixes = None if self.prefixes is None else self.prefixes.next(len(window), done)
+        phrases = None if self.phrases is None else self.phrases.next(len(window), done)
+        kept = asked.options.replace_unknown != "none" or asked.run.recipe.copies_unknown  # prefixes stay as given
+        for prefix in () if kept or prefixes is None else prefixes:
+            self.unknown.add(asked.run.vocabulary.target.unknown(prefix))
+        return [
+            Request(
+                text,
+                asked.options,
+                prefix_text=None if prefixes is None else prefixes[index],
+                phrases=None if phrases is None else phrases[index],
+                number=done + index,
+                scored=asked.nbest is not None or asked.as_json,
+            )
+            for index, text in enumerate(window)
+        ]
+
+    def scored(self, run: Run, window: list[str], done: int) -> list[list[Prediction]]:
+        """The given outputs of some lines with their scores; one that is too long is refused by its line."""
+        from sightline.tasks.seq2seq import Seq2SeqTask
+
+        assert self.targets is not None and isinstance(run.task, Seq2SeqTask)
+        targets = self.targets.next(len(window), done)
+        scored = run.task.score_outputs(window, targets, first=done)
+        for text, target in zip(window, targets, strict=True):
+            self.unknown.add(run.task.unknown_in(target, text))
+        return scored
+
     def check_spent(self, done: int) -> None:
         """Refuse files with more lines than the input."""
         for companion in (self.prefixes, self.targets, self.phrases):
@@ -343,20 +376,22 @@ def _each_line(
     """Print the outputs of each line, as lines come in."""
     run, done = asked.run, 0
     short = Shortfalls(run.task, asked.options)
-    kept = asked.options.replace_unknown != "none" or run.recipe.copies_unknown  # prefixes stand there as given
     opened = nullcontext() if alignments is None else open_output(alignments.path)
     with opened as looks, _counting(file) as progress, phrase_warnings():
+        counted = 0
 
-        def answered(lines: int) -> None:
-            progress("predicting, lines", lines, 0)
+        def count(more: int) -> None:
+            nonlocal counted
+            counted += more
+            progress("predicting, lines", counted, 0)
 
         for lines in windows(texts):
             window = limit.bounded(lines, done)
-            forced = None if beside.prefixes is None else beside.prefixes.next(len(window), done)
-            for text in () if kept or forced is None else forced:
-                beside.unknown.add(run.vocabulary.target.unknown(text))
             short.add_inputs(window)
-            found = _answers(asked, window, forced, beside, done, answered)
+            if beside.targets is not None:
+                found = beside.scored(run, window, done)
+            else:
+                found = run.task.predict(beside.requests(asked, window, done), count)
             short.add_outputs(found)
             for text, guesses in zip(window, found, strict=True):
                 print("" if is_long(text) else asked.shown(guesses), flush=False)
@@ -368,7 +403,8 @@ def _each_line(
                 looks.writelines(f"{line}\n" for line in alignments.lines(run, window, best))
             done += len(window)
             sys.stdout.flush()
-            answered(done)
+            counted = done
+            count(0)
     print_notes([*limit.notes(), *short.notes(), *beside.unknown.notes()])
     beside.check_spent(done)
 
@@ -382,34 +418,3 @@ def _counting(file: Path | None) -> Iterator[Progress]:
         return
     with shown(interval=10.0) as progress:
         yield progress
-
-
-def _answers(
-    asked: Predictor,
-    window: list[str],
-    prefixes: list[str] | None,
-    beside: Beside,
-    done: int,
-    answered: Callable[[int], None],
-) -> list[list[Prediction]]:
-    """Decode some lines, or score their targets; `done` lines came before, and `answered` is called with the count."""
-    from sightline.tasks.seq2seq import Seq2SeqTask
-
-    run, found = asked.run, done
-
-    def more(lines: int) -> None:
-        nonlocal found
-        found += lines
-        answered(found)
-
-    if beside.targets is not None and isinstance(run.task, Seq2SeqTask):
-        targets = beside.targets.next(len(window), done)
-        judged = run.task.score_outputs(window, targets, first=done)  # it refuses what is too long, by its line
-        for text, target in zip(window, targets, strict=True):
-            beside.unknown.add(run.task.unknown_in(target, text))
-        return judged
-    phrases = None if beside.phrases is None else beside.phrases.next(len(window), done)
-    scored = asked.nbest is not None or asked.as_json
-    return run.predict_nbest(
-        window, asked.options, prefixes=prefixes, first=done, phrases=phrases, scored=scored, on_done=more
-    )
