@@ -69,8 +69,8 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
         self._check_task()
-        self._check_decoder()
         check(self)
+        self._check_decoder()
         return self
 
     @property
