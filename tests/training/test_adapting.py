@@ -124,9 +124,9 @@ def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_mo
     assert "decoder.attentions.0.output_projection.project.length" in matching(model, "decoder.0")
     model = build_model(linked, linked)
     rates = layer_lr_factors(model, 0.5)
-    assert rates["encoder.links.0.map.weight"] == 0.5
-    assert rates["encoder.links.1.map.weight"] == rates["encoder.between.experts.1.gate"] == 1.0
-    assert "decoder.links.0.map.weight" in matching(model, "decoder.0")
+    assert rates["encoder.skip_connections.0.map.weight"] == 0.5
+    assert rates["encoder.skip_connections.1.map.weight"] == rates["encoder.between.experts.1.gate"] == 1.0
+    assert "decoder.skip_connections.0.map.weight" in matching(model, "decoder.0")
     model = build_model(window, GRU)
     lowest = matching(model, "encoder.0")
     assert lowest and {layer_lr_factors(model, 0.5)[name] for name in lowest} == {0.25}  # two hidden, and one above
