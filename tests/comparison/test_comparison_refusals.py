@@ -19,8 +19,9 @@ from sightline.data.sources import Example
 from sightline.evaluation import test_set
 from sightline.recipe import Decoding, Evaluation
 from sightline.recipe.tasks import SEQ2SEQ
+from sightline.run import Run
 from sightline.run_folder import RunError, seal_run
-from sightline.tasks.base import Task, TooLong
+from sightline.tasks.base import TooLong
 
 Copy = Callable[..., Path]
 
@@ -117,14 +118,14 @@ def test_different_sources_or_references_with_the_runs_and_the_line(
 def test_what_a_run_cannot_read_is_told_with_its_name(
     trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answered = Task.answer
+    predict = Run.predict_nbest
 
-    def short_of_breath(self: Task, *asked: Any, **how: Any) -> Any:
+    def limited(self: Run, *asked: Any, **how: Any) -> Any:
         if self.recipe.model.decoder.attention.kind == "none":  # type: ignore[union-attr]
             raise TooLong("line 3", 9, 8)
-        return answered(self, *asked, **how)
+        return predict(self, *asked, **how)
 
-    monkeypatch.setattr(Task, "answer", short_of_breath)
+    monkeypatch.setattr(Run, "predict_nbest", limited)
     with pytest.raises(RunError, match=r"^none-seed1: line 3 has 9 tokens and this model takes 8"):
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], device="cpu")
 
