@@ -23,7 +23,7 @@ from sightline.cli.app import app
 from sightline.comparison import compare
 from sightline.inspection.corpus import corpus_losses
 from sightline.inspection.samples import sample_batches
-from sightline.inspection.views import Subject, look
+from sightline.inspection.views import Subject, tokens_view
 from sightline.models.build import build_model
 from sightline.models.heads import Tagger
 from sightline.models.seq2seq import Seq2Seq
@@ -222,7 +222,7 @@ def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -
     trace, (guesses,) = run.trace(text), run.predict_nbest([text])
     assert trace.about["output"] == guesses[0].text
     assert float(trace["loss"]) == pytest.approx(-guesses[0].score, abs=0.02)  # there <mask> could be an answer too
-    assert [choice["place"] for choice in look("tokens", Subject(run, text)).record()] == trace.about["places"]
+    assert [choice["place"] for choice in tokens_view(Subject(run, text)).record()] == trace.about["places"]
     assert len(trace.about["places"]) == 1
     with pytest.raises(ValueError, match=r"no gap to fill; put \[MASK\]"):
         run.trace("five six")

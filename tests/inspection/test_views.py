@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,16 @@ from sightline.inspection.ablation import ablated
 from sightline.inspection.alignment import alignment_of
 from sightline.inspection.attention import first_seen, receptive_fields, routings, trace_heads
 from sightline.inspection.lecture_example import lecture_trace
-from sightline.inspection.views import NARROWED, VIEWS, InspectionView, Subject, look
+from sightline.inspection.views import (
+    InspectionView,
+    Subject,
+    ablation_view,
+    beam_view,
+    experts_view,
+    heads_view,
+    records_view,
+    tokens_view,
+)
 from sightline.inspection.walkthrough import Walkthrough
 from untrained_runs import untrained
 
@@ -39,13 +49,13 @@ def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None
 
 
 def test_what_is_certain_costs_nothing_and_not_minus_nothing() -> None:
-    viewed = look("tokens", Subject(untrained("classifier"), "a b c d"))  # it knows one label
+    viewed = tokens_view(Subject(untrained("classifier"), "a b c d"))  # it knows one label
     assert [str(choice["loss"]) for choice in viewed.record()] == ["0.0"]
     assert "loss 0.0000" in printed(viewed) and "-0" not in printed(viewed)
 
 
 def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:
-    viewed = look("heads", Subject(untrained("transformer"), TEXT, layer=1, head=0))
+    viewed = heads_view(Subject(untrained("transformer"), TEXT, layer=1, head=0))
     shown = printed(viewed)
     assert "decoder.1.cross.0" in shown
     assert "decoder.0" not in shown
@@ -56,7 +66,7 @@ def test_heads_are_shown_by_layer_and_number(tmp_path: Path) -> None:
 
 def test_the_beam_is_the_search_that_gave_the_output() -> None:
     run = untrained("transformer")
-    record = look("beam", Subject(run, TEXT)).record()
+    record = beam_view(Subject(run, TEXT)).record()
     last = record["nodes"][record["outputs"][0]]
     assert last["score"] == pytest.approx(run.predict_nbest([TEXT])[0][0].score, abs=1e-5)
 
@@ -67,7 +77,7 @@ def test_a_head_is_switched_off_by_its_short_name() -> None:
     subject = Subject(
         run, TEXT, heads=["decoder.1.cross_attention.0"], measure=lambda: next(corpus), metric="BLEU on test"
     )
-    viewed = look("ablate", subject)
+    viewed = ablation_view(subject)
     (effect,) = viewed.record()["effects"]
     source, output = run.vocabulary.source.encode(TEXT), run.predict_nbest([TEXT])[0][0].tokens
     whole = log_probabilities(run.model, [source], [output])[0]
@@ -79,7 +89,7 @@ def test_a_head_is_switched_off_by_its_short_name() -> None:
 
 
 def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
-    effects = look("ablate", Subject(untrained("transformer"), TEXT, layer=0)).record()["effects"]
+    effects = ablation_view(Subject(untrained("transformer"), TEXT, layer=0)).record()["effects"]
     names = {effect["heads"][0] for effect in effects}
     assert names == {
         f"{path}.{number}"
@@ -90,31 +100,23 @@ def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
 
 def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
     run = untrained("transformer")
-    for view in ("heads", "ablate"):
+    for view in (heads_view, ablation_view):
         with pytest.raises(
             ValueError, match=r"--layer 7 --head 1: there is no such head; there are encoder\.layers\.0"
         ):
-            look(view, Subject(run, TEXT, layer=7, head=1))
+            view(Subject(run, TEXT, layer=7, head=1))
     with pytest.raises(
         ValueError, match=r"it has decoder\.layers\.1\.cross_attention\.0 … decoder\.layers\.1\.cross_attention\.1"
     ):
-        look("ablate", Subject(run, TEXT, heads=["decoder.1.cross_attention.7"]))
-
-
-def test_what_cannot_narrow_a_view_is_refused() -> None:
-    for view, options in NARROWED.items():
-        for option in {"step", "layer", "head"} - set(options):
-            with pytest.raises(ValueError, match=f"--{option} 0 does not narrow --view {view}; it narrows walk"):
-                look(view, Subject(untrained("transformer"), TEXT, **{option: 0}))  # type: ignore[arg-type]
-    assert NARROWED.keys() == VIEWS.keys()
+        ablation_view(Subject(run, TEXT, heads=["decoder.1.cross_attention.7"]))
 
 
 def test_one_token_of_the_output_can_be_looked_at() -> None:
     run = untrained("transformer")
-    every = look("tokens", Subject(run, TEXT)).record()
-    assert look("tokens", Subject(run, TEXT, step=1)).record() == [every[1]]
+    every = tokens_view(Subject(run, TEXT)).record()
+    assert tokens_view(Subject(run, TEXT, step=1)).record() == [every[1]]
     with pytest.raises(ValueError, match="--step 99: the output has no such token"):
-        look("tokens", Subject(run, TEXT, step=99))
+        tokens_view(Subject(run, TEXT, step=99))
 
 
 def test_experts_of_each_token_are_those_with_the_best_scores() -> None:
@@ -127,7 +129,7 @@ def test_experts_of_each_token_are_those_with_the_best_scores() -> None:
         assert best == np.argsort(-row)[:2].tolist()
     assert sum(found[0].routed) == 2 * len(found[0].tokens)
     assert found[0].shares.sum() == pytest.approx(1)
-    assert "expert" in printed(look("experts", Subject(untrained("experts"), TEXT)))
+    assert "expert" in printed(experts_view(Subject(untrained("experts"), TEXT)))
 
 
 def test_a_cell_of_gates_and_of_a_mixture_is_explained() -> None:
@@ -169,20 +171,19 @@ def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> No
 @pytest.mark.parametrize(
     ("view", "name", "told"),
     [
-        ("heads", "bytenet", "this model has no attention"),
-        ("experts", "transformer", "the model has none"),
-        ("beam", None, "a search needs a run folder"),
-        ("ablate", None, "switching heads off needs a run folder"),
-        ("ablate", "tagger", "take a metric inside"),
-        ("nothing", None, "there is no such view; there is walk"),
+        (heads_view, "bytenet", "this model has no attention"),
+        (experts_view, "transformer", "the model has none"),
+        (beam_view, None, "a search needs a run folder"),
+        (ablation_view, None, "switching heads off needs a run folder"),
+        (ablation_view, "tagger", "take a metric inside"),
     ],
 )
-def test_a_view_that_cannot_be_says_why(view: str, name: str | None, told: str) -> None:
+def test_a_view_that_cannot_be_says_why(view: Callable[[Subject], InspectionView], name: str | None, told: str) -> None:
     subject = Subject(given=lecture_trace()) if name is None else Subject(untrained(name), TEXT)
     with pytest.raises(ValueError, match=told):
-        look(view, subject)
+        view(subject)
 
 
 def test_a_view_without_a_picture_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this view has no picture"):
-        look("steps", Subject(given=lecture_trace())).picture(tmp_path / "x.png")
+        records_view(Subject(given=lecture_trace())).picture(tmp_path / "x.png")

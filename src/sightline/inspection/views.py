@@ -317,47 +317,6 @@ def check_differentiable(run: LoadedRun) -> None:
         raise ValueError(f"{run.folder} counts n-grams and has no gradients nor vectors to look at; give another run")
 
 
-VIEWS: dict[str, Callable[[Subject], InspectionView]] = {
-    "walk": walkthrough_view,
-    "steps": records_view,
-    "tokens": tokens_view,
-    "heads": heads_view,
-    "beam": beam_view,
-    "ablate": ablation_view,
-    "experts": experts_view,
-}
-
-
-NARROWED: dict[str, tuple[str, ...]] = {  # by which of step, layer and head
-    "walk": ("step", "layer", "head"),
-    "steps": ("layer",),
-    "tokens": ("step",),
-    "heads": ("layer", "head"),
-    "beam": (),
-    "ablate": ("layer", "head"),
-    "experts": ("layer",),
-}
-
-
-def check_view(view: str, subject: Subject) -> None:
-    """Refuse unknown views, and options that do not narrow them, before anything is computed."""
-    if view not in VIEWS:
-        raise ValueError(f"--view {view}: there is no such view; there is {', '.join(VIEWS)}")
-    if view == "beam" and subject.target is not None:
-        raise ValueError(f"--target {subject.target}: --view beam shows a search, which needs none; leave it out")
-    for option in ("step", "layer", "head"):
-        value = getattr(subject, option)
-        if value is not None and option not in NARROWED[view]:
-            able = ", ".join(each for each, options in NARROWED.items() if option in options)
-            raise ValueError(f"--{option} {value} does not narrow --view {view}; it narrows {able}")
-
-
-def look(view: str, subject: Subject) -> InspectionView:
-    """A view by its name."""
-    check_view(view, subject)
-    return VIEWS[view](subject)
-
-
 def trace_record(trace: Trace) -> dict[str, Any]:
     """A trace for JSON: formulas and numbers, of large tensors a sample that says so."""
     records = [
