@@ -17,7 +17,7 @@ from PIL import Image
 
 from sightline.inspection.alignment import Alignment
 from sightline.inspection.formulas import mathml
-from sightline.inspection.views import Subject, look
+from sightline.inspection.views import Subject, beam_view, heads_view
 from sightline.plots import figures
 from sightline.plots.figures import (
     FORMATS,
@@ -173,10 +173,10 @@ def test_a_heading_has_three_lines_at_most() -> None:
     assert heading_lines(" ".join(["word"] * 300), 40).endswith("…")
 
 
-@pytest.mark.parametrize("view", ["heads", "beam"])
+@pytest.mark.parametrize("view", [heads_view, beam_view], ids=["heads", "beam"])
 def test_the_heading_of_a_long_text_has_three_lines_at_most(tmp_path: Path, view: str) -> None:
     text = "Zwei Männer " * 90 + "Schach"
-    look(view, Subject(untrained("recurrent"), text)).picture(tmp_path / "a.svg")
+    view(Subject(untrained("recurrent"), text)).picture(tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text(encoding="utf-8")
     heading = [line for line in re.findall("<!-- (.*?) -->", drawn) if "Zwei Männer Zwei" in line]
     assert 1 <= len(heading) <= 3  # however wide the picture is
