@@ -11,7 +11,7 @@ import pytest
 
 from sightline.decoding.engine import decode
 from sightline.decoding.phrases import PhraseCutter, PhraseWarning, _changed, decode_with_phrases, occurrences
-from sightline.decoding.request import Hypothesis, Phrases, make_requests
+from sightline.decoding.request import Hypothesis, Phrases, Request, make_requests
 from sightline.recipe import Decoding
 from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, START, Tokenizer
@@ -170,7 +170,7 @@ def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None
     encode = cutter("character").tokenizer.encode
     guesses = [Hypothesis(encode(text), 0.0, 0.0) for text in ("the cat", "the cats")]
     phrases = Phrases(required=("cat",))
-    request = make_requests(number=6, phrases=phrases, demands=cutter("character").demands(phrases)[0])
+    request = Request(number=6, phrases=phrases, demands=cutter("character").demands(phrases)[0])
     with pytest.warns(PhraseWarning, match="line 7: the output does not contain 'cat' as words of its own"):
         assert _changed(cutter("character"), request, guesses, last=False) is None
 
