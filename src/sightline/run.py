@@ -441,7 +441,7 @@ class Run:
                 progress(f"scoring {test.name} by {name}", number, len(section.metrics))
             measured = self.measure(name, test, outputs, lowercase=section.lowercase)
             scores.append(measured.score(bootstrap=section.bootstrap))
-        count, unknown = self.scores.tokens(test)
+        count, unknown = self.scores.tokens(test, section.metrics)
         return Report(
             on=test.name,
             sentences=len(test.sources),

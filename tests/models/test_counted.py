@@ -82,7 +82,7 @@ def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, opt
     prefixes = [[4], [], [7, 8, 7], [4, 5]]
     together = decode(model, make_requests(prefixes=prefixes), decoding)
     for number, prefix in enumerate(prefixes):
-        (single,) = decode(model, make_requests(prefixes=[prefix]).counted_from(number), decoding)
+        (single,) = decode(model, make_requests(prefixes=[prefix], first=number), decoding)
         assert together[number] == single
         assert all(guess.tokens[: len(prefix)] == prefix for guess in single)
         assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)

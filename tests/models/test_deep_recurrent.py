@@ -250,7 +250,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
     )
     encoder, x = RecurrentEncoder(recipe, WIDTH).train(), torch.randn(2, 4, WIDTH)
     wanted = x
-    for link in encoder.links:
+    for link in encoder.skip_connections:
         wanted = link(wanted, torch.zeros(2, 4, WIDTH))
     assert wanted.abs().min() > 1e-4
     torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, wanted)
@@ -265,7 +265,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
         RecurrentDecoder(RecurrentDecoderConfig.model_validate(alone), WIDTH, source=False).train(),
         list[Tensor](),
     )
-    decoder.links.load_state_dict(encoder.links.state_dict())
+    decoder.skip_connections.load_state_dict(encoder.skip_connections.state_dict())
     with on_taps(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
         decoder.advance(x, decoder.begin_empty(2, x))
     torch.testing.assert_close(heard, [wanted])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -36,7 +36,7 @@ class ModelScores:
             return measure_denoising(metric, self.denoising(test), self.task.recipe)
         return self._perplexity(test)
 
-    def tokens(self, test: TestSet) -> tuple[int | None, int]:
+    def tokens(self, test: TestSet, metrics: Sequence[MetricName]) -> tuple[int | None, int]:
         """How many tokens the model is scored on, where that is running text, and how many are unknown to it."""
         recipe = self.task.recipe
         if isinstance(self.task, LanguageModelTask):
@@ -44,7 +44,7 @@ class ModelScores:
             return len(text.stream), text.unknown
         if recipe.data.noise is not None:
             return int(self.denoising(test).labels.sum()), 0
-        if not isinstance(self.task, Seq2SeqTask) or "perplexity" not in recipe.evaluation.metrics:
+        if not isinstance(self.task, Seq2SeqTask) or "perplexity" not in metrics:
             return None, 0
         pairs = test.source_reference_pairs()
         return None, sum(len(self.task.unknown_in(target, source)) for source, target in pairs)
