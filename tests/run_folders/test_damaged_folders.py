@@ -72,5 +72,5 @@ def test_a_damaged_model_says_so(finished: Path, damage: Callable[[bytes], bytes
 def test_the_weights_of_another_model_are_refused(finished: Path) -> None:
     weights = finished / "model.safetensors"
     save_file({"other.weight": torch.zeros(2)}, weights)
-    with pytest.raises(ValueError, match=r"these weights are of another model: missing .* not expected"):
+    with pytest.raises(ValueError, match=r"these weights belong to another model: missing .* not expected"):
         sightline.load(finished, device="cpu")
