@@ -61,7 +61,7 @@ def test_synthetic_text_that_was_begun_in_one_precision_does_not_go_on_in_anothe
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the model has not learned to end, and outputs that a limit ends are dropped
-    monkeypatch.setattr("sightline.decoding.search.truncated", lambda *_: None)
+    monkeypatch.setattr("sightline.decoding.search.Search.truncated", lambda *_: None)
     text, out = tmp_path / "text.txt", tmp_path / "back.tsv"
     text.write_text("3 March 2015\n21 July 1999\n", encoding="utf-8")
     command = ["backtranslate", str(run), str(text), "--out", str(out), "--device", "cpu", "--beam", "1"]

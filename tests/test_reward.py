@@ -373,8 +373,8 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("model.encoder.layers=2", r"goes on with a model that can do its task.*encoder\.layers\.1\..* is not there"),
-        ("model.init_from.parts=[encoder]", r"goes on with a model.*target_embedding\.weight is not there"),
+        ("model.encoder.layers=2", r"fine-tunes a model that can do its task.*encoder\.layers\.1\..* is not there"),
+        ("model.init_from.parts=[encoder]", r"fine-tunes a model.*target_embedding\.weight is not there"),
         ("model.width=12", r"nothing of .* fits this model"),
     ],
 )

@@ -14,6 +14,7 @@ from sightline.comparison.systems import load_runs
 from sightline.progress import silent
 from sightline.recipe import Decoding
 from sightline.run import Run
+from sightline.tasks.seq2seq import Seq2SeqTask
 from untrained_runs import PAIRS, untrained
 
 
@@ -96,7 +97,7 @@ def test_an_output_that_is_told_has_one_score_whatever_the_recipe_shows(
 def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, beam=4, mbr={"candidates": 4})
     seen: list[Decoding] = []
-    monkeypatch.setattr(Run, "predict_nbest", lambda self, texts, options, **_: seen.append(options) or 1 / 0)
+    monkeypatch.setattr(Seq2SeqTask, "predict", lambda self, requests, *_: seen.append(requests[0].options) or 1 / 0)
     for more in ([], ["--mbr", "0"], ["--mbr", "0", "--beam", "2"]):
         with pytest.raises(ZeroDivisionError):
             predicted(*more)
