@@ -158,7 +158,8 @@ def test_what_is_told_past_the_learned_positions_is_named_by_its_line(
 def test_outputs_that_must_be_longer_than_the_learned_positions_are_refused_by_the_line(
     monkeypatch: pytest.MonkeyPatch, name: str, room: int
 ) -> None:
-    run = untrained(name)
+    run = copy(untrained(name))
+    run.task = replace(run.task)  # it may keep the limit
     monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: run))
     monkeypatch.setattr(run.model, "longest", 9)
     lines = "\n🙂 🙂 🙂 🙂 🙂\n"
