@@ -179,7 +179,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         **_of("training.schedules", warmup_stable_decay="warmup_stable_decay"),
     },
     "callback": {
-        **_of("training.callbacks", warmup_check="WarmupCheck", expert_routing="ExpertRouting"),
+        **_of("training.callbacks", warmup_check="WarmupCheck", expert_routing="RoutingRecord"),
         **_of("training.callbacks", gradient_norms="GradientNorms"),
     },
     "logger": _of("training.loggers", tensorboard="TensorBoard"),

@@ -12,7 +12,7 @@ import torch
 
 from sightline.decoding import beam as beam_module
 from sightline.decoding.engine import decode
-from sightline.decoding.ranking import Progress, is_over
+from sightline.decoding.ranking import SearchProgress, is_over
 from sightline.decoding.request import BeamStep, Demands, Edges, Hypothesis, make_requests
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
@@ -139,7 +139,7 @@ def test_required_phrases_follow_the_same_rule(script: type[Any], seed: int, bea
 # --- against a search that never ends before its limit ---------------------------------------------------------------
 
 
-def endless(progress: Progress, options: Decoding) -> torch.Tensor:
+def endless(progress: SearchProgress, options: Decoding) -> torch.Tensor:
     return progress.best == float("-inf")
 
 
@@ -182,7 +182,7 @@ def test_nor_with_a_coverage_penalty(
 
 def over(rule: str, best: float, kept: list[float], **changes: Any) -> bool:
     """Ten tokens live, at most twenty; as many kept as the beam is wide."""
-    progress = Progress(
+    progress = SearchProgress(
         torch.tensor([best]), 10, torch.tensor([20]), torch.tensor([kept]), torch.tensor([changes.pop("total", 0)])
     )
     shape = {"beam": len(kept), "length_normalization": "length", "length_penalty": 1.0, "stopping": rule}

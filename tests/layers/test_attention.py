@@ -19,7 +19,7 @@ from sightline.layers.attention import (
     weighted_sum,
 )
 from sightline.layers.layout import Packed, Padded
-from sightline.layers.scores import Dot, ScaledDot, Score, build_score
+from sightline.layers.scores import AttentionScore, Dot, ScaledDot, build_score
 
 KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 FUSED = ("dot", "scaled-dot", "bilinear")
@@ -34,11 +34,11 @@ def heads(queries: int, keys: int, dtype: torch.dtype = torch.float64) -> tuple[
     return tuple(torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes)
 
 
-def double_score(kind: str, dtype: torch.dtype = torch.float64) -> Score:
+def double_score(kind: str, dtype: torch.dtype = torch.float64) -> AttentionScore:
     return build_score(kind, K).to(dtype)
 
 
-def by_loops(query: Tensor, key: Tensor, value: Tensor, score: Score, mask: Tensor) -> Tensor:
+def by_loops(query: Tensor, key: Tensor, value: Tensor, score: AttentionScore, mask: Tensor) -> Tensor:
     """α = softmax(e) over what may be seen (or e / N without a softmax), c = Σ α v: one query at a time."""
     scores = score(query, score.prepare(key))
     output = torch.zeros(*query.shape[:-1], value.shape[-1], dtype=value.dtype)
@@ -252,7 +252,7 @@ def packed_heads(lengths: list[int], dtype: torch.dtype = torch.float64) -> Tens
 
 
 def sentence_by_sentence(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, lengths: tuple[list[int], list[int]], causal: bool
+    query: Tensor, key: Tensor, value: Tensor, score: AttentionScore, lengths: tuple[list[int], list[int]], causal: bool
 ) -> Tensor:
     """Each sentence of a packed batch alone, (N, H, K)."""
     parts = zip(query.split(lengths[0]), key.split(lengths[1]), value.split(lengths[1]), strict=True)

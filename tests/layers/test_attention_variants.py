@@ -14,7 +14,7 @@ from sightline.layers.attention import attend, causal_mask, combine_masks, expli
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Distances, Relative, RelativeKeys, Rotation, build_bias, build_relative_keys
-from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score, UnscaledLinearScore, build_score
+from sightline.layers.scores import AttentionScore, Dot, LinearScore, ScaledDot, UnscaledLinearScore, build_score
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
 from sightline.recipe.model import PositionsConfig
@@ -317,7 +317,7 @@ def test_under_autocast_bare_heads_are_as_narrow_as_projected_ones() -> None:
     ("kind", "scaled"), [("scaled-dot", True), ("dot", False), ("linear", True), ("unscaled-linear", False)]
 )
 def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) -> None:
-    score: Score = build_score(kind, 16)
+    score: AttentionScore = build_score(kind, 16)
     query, key = torch.randn(1, 2, 3, 16).double(), torch.randn(1, 2, 4, 16).double()
     assert score.scale == (0.25 if scaled else 1.0)
     assert score.formula == ("q·h / √d_k" if scaled else "q·h")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers import scores
-from sightline.layers.scores import Additive, Bilinear, Dot, Score, build_score
+from sightline.layers.scores import Additive, AttentionScore, Bilinear, Dot, build_score
 from sightline.layers.tap import on_taps
 
 WIDTH = 6
@@ -20,7 +20,7 @@ KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
 EXACT = {"rtol": 0.0, "atol": 1e-14}  # float64 sums of six products of numbers near one: a few units of 2e-16
 
 
-def formula(score: Score, kind: str) -> Callable[[Tensor, Tensor], Tensor]:
+def formula(score: AttentionScore, kind: str) -> Callable[[Tensor, Tensor], Tensor]:
     """e(q, h) for one query and one key, as the papers write it."""
     if isinstance(score, Bilinear):
         matrix = score.weight.weight
@@ -34,7 +34,7 @@ def formula(score: Score, kind: str) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda q, h: sum(q[i] * h[i] for i in range(WIDTH)) * scale
 
 
-def random_score(kind: str) -> Score:
+def random_score(kind: str) -> AttentionScore:
     score = build_score(kind, WIDTH).double()
     with torch.no_grad():
         for parameter in score.parameters():

@@ -15,7 +15,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.local_attention import CompressedAttention, LocalAttention, Pattern
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
-from sightline.layers.scores import Dot, LinearScore, ScaledDot, Score
+from sightline.layers.scores import AttentionScore, Dot, LinearScore, ScaledDot
 from sightline.layers.tap import Tapped, on_taps
 
 K, H = 4, 2
@@ -66,7 +66,7 @@ def compressed_by_hand(span: CompressedAttention, x: Tensor, weights: Any, causa
     return torch.stack(made)
 
 
-def by_hand(span: Pattern, query: Tensor, key: Tensor, value: Tensor, score: Score, causal: bool) -> Tensor:
+def by_hand(span: Pattern, query: Tensor, key: Tensor, value: Tensor, score: AttentionScore, causal: bool) -> Tensor:
     """One sequence: heads (T, H, K) → (T, H, K)."""
     count = len(query)
     if count == 0:
@@ -94,7 +94,7 @@ def heads(groups: int = H, lengths: list[int] = LENGTHS) -> tuple[Tensor, Tensor
     return tuple(torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes)
 
 
-def look(score: Score | None = None, tap: Any = None) -> Any:
+def look(score: AttentionScore | None = None, tap: Any = None) -> Any:
     return partial(attend, score=score or ScaledDot(K), tap=tap)
 
 
@@ -138,7 +138,7 @@ def test_padded_is_packed(span: Pattern, causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("score", [Dot(), LinearScore(K)], ids=["dot", "linear"])
-def test_spans_take_every_score_and_heads_that_share(score: Score, causal: bool, sizes: str) -> None:
+def test_spans_take_every_score_and_heads_that_share(score: AttentionScore, causal: bool, sizes: str) -> None:
     layout = Packed.of(LENGTHS)
     for span in (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(K)):
         span, three = span.double(), heads(groups=1)

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from sightline.decoding.processors import RequiredPhrases
-from sightline.decoding.ranking import Progress, coverage_penalty, is_over, normalized, top_k
+from sightline.decoding.ranking import SearchProgress, coverage_penalty, is_over, normalized, top_k
 from sightline.decoding.request import BeamStep, DecodableModel, Demands, Hypothesis, Request
 from sightline.decoding.search import Search
 from sightline.layers.layout import Padded
@@ -223,7 +223,9 @@ class Beam(Search):
         """(B,) whether the search for a sentence ends."""
         length, finished = self.length(), self.finished
         length = length if isinstance(length, int) else length[:, 0]
-        return is_over(Progress(self.alive.amax(1), length, self.limits, finished.scores, finished.total), self.options)
+        return is_over(
+            SearchProgress(self.alive.amax(1), length, self.limits, finished.scores, finished.total), self.options
+        )
 
     def hypotheses(self, rows: Tensor) -> list[list[Hypothesis]]:
         return self.finished.hypotheses(rows, self.fetched, self.tokens.shape[2])
@@ -342,7 +344,7 @@ class DiverseBeam(Beam):
         ordered = totals[:, columns]  # (B, G, 2w)
         rank = (ordered == _NEVER).to(torch.int8).sort(dim=2, stable=True).indices[:, :, :width]
         best = ordered.gather(2, rank)
-        progress = Progress(best.amax(2), self.length(), self.limits[:, None], self.kept, self.ended)
+        progress = SearchProgress(best.amax(2), self.length(), self.limits[:, None], self.kept, self.ended)
         best = best.masked_fill(is_over(progress, self.options)[:, :, None], _NEVER)
         places = columns.expand_as(ordered).gather(2, rank)
         return best.flatten(1), places.flatten(1)

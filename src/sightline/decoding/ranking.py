@@ -73,7 +73,7 @@ def coverage_penalty(coverage: Tensor, mask: Tensor | None, beta: float) -> Tens
 
 
 @dataclass(frozen=True)
-class Progress:
+class SearchProgress:
     """How far the searches for some sentences (or groups of a beam) are; `…` is (B,) or (B, G)."""
 
     best: Tensor  # (…,) log-probability of the best live hypothesis; −∞: there is none
@@ -83,31 +83,31 @@ class Progress:
     total: Tensor  # (…,) how many have finished in all
 
 
-def _count(progress: Progress, options: Decoding) -> Tensor:
+def _count(progress: SearchProgress, options: Decoding) -> Tensor:
     return progress.total >= (options.patience or 1.0) * progress.kept.shape[-1]
 
 
-def _present(progress: Progress, options: Decoding) -> Tensor:
+def _present(progress: SearchProgress, options: Decoding) -> Tensor:
     over: Tensor = normalized(progress.best, progress.length + 1, options) <= progress.kept[..., -1]
     return over
 
 
-def _bound(progress: Progress, options: Decoding) -> Tensor:
+def _bound(progress: SearchProgress, options: Decoding) -> Tensor:
     return highest_score(progress.best, progress.limits, options) <= _to_beat(progress, options)
 
 
-def _horizon(progress: Progress, options: Decoding) -> Tensor:
+def _horizon(progress: SearchProgress, options: Decoding) -> Tensor:
     longest = progress.limits.clamp(max=(options.patience or HORIZON) * (progress.length + 1))  # type: ignore[arg-type]
     enough = progress.total >= progress.kept.shape[-1]
     return enough & (highest_score(progress.best, longest, options) <= _to_beat(progress, options))
 
 
-def _to_beat(progress: Progress, options: Decoding) -> Tensor:
+def _to_beat(progress: SearchProgress, options: Decoding) -> Tensor:
     """(…,) the score of the worst finished output that would be returned."""
     return progress.kept[..., min(options.candidates, progress.kept.shape[-1]) - 1]
 
 
-RULES: dict[StoppingRule, Callable[[Progress, Decoding], Tensor]] = {
+RULES: dict[StoppingRule, Callable[[SearchProgress, Decoding], Tensor]] = {
     "count": _count,
     "present": _present,
     "horizon": _horizon,
@@ -115,7 +115,7 @@ RULES: dict[StoppingRule, Callable[[Progress, Decoding], Tensor]] = {
 }
 
 
-def is_over(progress: Progress, options: Decoding) -> Tensor:
+def is_over(progress: SearchProgress, options: Decoding) -> Tensor:
     """(…,) whether the search ends. One hypothesis alone is greedy search: it ends with its first output."""
     if progress.kept.shape[-1] == 1:
         return (progress.best == _NEVER) | (progress.total > 0)

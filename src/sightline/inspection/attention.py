@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.inspection.trace import Axis, Record, Trace
-from sightline.layers.scores import Score
+from sightline.layers.scores import AttentionScore
 from sightline.layers.tap import TapModule
 from sightline.plots.matrices import Numbers, row_shares
 from sightline.recipe import Recipe
@@ -142,7 +142,7 @@ def attentions(model: Any) -> dict[str, int]:
     return {
         path: int(getattr(module, "heads", 1))
         for path, module in modules
-        if isinstance(module, TapModule) and isinstance(getattr(module, "score", None), Score)
+        if isinstance(module, TapModule) and isinstance(getattr(module, "score", None), AttentionScore)
     }
 
 

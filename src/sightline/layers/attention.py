@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from sightline.layers import kernels
 from sightline.layers.layout import Layout, Packed
-from sightline.layers.scores import Score
+from sightline.layers.scores import AttentionScore
 from sightline.layers.tap import Tap
 
 # Limits between kernels, measured: on two CPU cores and on one H200.
@@ -36,7 +36,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     *,
-    score: Score,
+    score: AttentionScore,
     mask: Tensor | None = None,
     bias: Tensor | None = None,
     causal: bool = False,
@@ -76,7 +76,7 @@ def _attend_padded(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    score: Score,
+    score: AttentionScore,
     mask: Tensor | None,
     bias: Tensor | None,
     causal: bool,
@@ -157,7 +157,7 @@ def explicit_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    score: Score,
+    score: AttentionScore,
     mask: Tensor | None,
     bias: Tensor | None = None,
     dropout: float = 0.0,
@@ -265,7 +265,7 @@ def _plain(scores: Tensor) -> bool:
 
 
 def _tap_scores(
-    query: Tensor, key: Tensor, score: Score, bias: Tensor | None, unbiased: Tensor, scores: Tensor, tap: Tap
+    query: Tensor, key: Tensor, score: AttentionScore, bias: Tensor | None, unbiased: Tensor, scores: Tensor, tap: Tap
 ) -> Tensor:
     """Tap Q Kᵀ, Q Kᵀ scaled, the bias, and their sum; returns the scores."""
     formula = score.formula
@@ -283,7 +283,7 @@ def _tap_scores(
     return tap("scores", scores, f"{formula} + bias", ["bias"], "add", {"a": unbiased, "b": bias})
 
 
-def _tap_weights(score: Score, mask: Tensor | None, scores: Tensor, weights: Tensor, tap: Tap) -> Tensor:
+def _tap_weights(score: AttentionScore, mask: Tensor | None, scores: Tensor, weights: Tensor, tap: Tap) -> Tensor:
     """Tap the masked scores and the weights; returns the weights."""
     if not score.softmax:
         return tap("weights", weights, "scores / N", ["scores"], "mean_over_visible", {"x": scores, "visible": mask})
@@ -297,7 +297,7 @@ def _tap_weights(score: Score, mask: Tensor | None, scores: Tensor, weights: Ten
 # --- packed batches on CUDA -------------------------------------------------------------------------------------------
 
 
-def _packed_fits(query: Tensor, score: Score, dropout: float) -> bool:
+def _packed_fits(query: Tensor, score: AttentionScore, dropout: float) -> bool:
     """Whether a kernel for packed batches takes this."""
     return (
         query.device.type == kernels.DEVICE
@@ -314,7 +314,7 @@ def packed_width(width: int) -> bool:
 
 
 def _attend_packed(
-    query: Tensor, key: Tensor, value: Tensor, score: Score, queries: Packed, keys: Packed, causal: bool
+    query: Tensor, key: Tensor, value: Tensor, score: AttentionScore, queries: Packed, keys: Packed, causal: bool
 ) -> Tensor:
     """(N, H, Dh) without padding: our kernel for short sequences, PyTorch's variable-length one for long ones.
 

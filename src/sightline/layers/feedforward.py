@@ -116,7 +116,7 @@ def collect(model: nn.Module) -> Iterator[Collected]:
 _LEAST_SPREAD = 1e-4  # lower bound of the standard deviation of the noise, by which a difference is divided
 
 
-class Choice(NamedTuple):
+class GateChoice(NamedTuple):
     """The experts of each token, best first."""
 
     experts: Tensor  # (N, k)
@@ -125,15 +125,15 @@ class Choice(NamedTuple):
     next: Tensor | None  # (N, 1) the highest score that was not; None if all are chosen
 
 
-def choose(scores: Tensor, top: int) -> Choice:
+def choose(scores: Tensor, top: int) -> GateChoice:
     """KeepTopK and softmax (equations 3 and 5): scores (N, E). Of equal scores the earlier expert is taken."""
     ordered, experts = scores.sort(dim=-1, descending=True, stable=True)
     gates = ordered[:, :top].softmax(-1)
     following = ordered[:, top : top + 1] if top < scores.shape[1] else None
-    return Choice(experts[:, :top], gates, ordered[:, top - 1 : top], following)
+    return GateChoice(experts[:, :top], gates, ordered[:, top - 1 : top], following)
 
 
-def choice_probability(clean: Tensor, spread: Tensor, choice: Choice) -> Tensor:
+def choice_probability(clean: Tensor, spread: Tensor, choice: GateChoice) -> Tensor:
     """P(x, i) (N, E): the probability of expert i if its noise alone is drawn again (appendix A, equations 8 and 9).
 
     P(x, i) = Φ(((x W_g)_i − kth_excluding(H(x), k, i)) / softplus((x W_noise)_i)): the k-th best of the
@@ -302,7 +302,7 @@ class Experts(CollectedModule):
         formula = "x W_gᵀ" + (" + noise" if self.noise is not None and self.training else "")
         return self.tap("scores", scores.view(*shape, self.count), formula, axes={-1: "experts"}).view(-1, self.count)
 
-    def _tap_gates(self, choice: Choice, scores: Tensor, shape: torch.Size) -> tuple[Choice, Tensor | None]:
+    def _tap_gates(self, choice: GateChoice, scores: Tensor, shape: torch.Size) -> tuple[GateChoice, Tensor | None]:
         """Tap the gates as (…, E); returns the choice with the gates of the listeners."""
         if not self.recorded:
             return choice, None
@@ -321,13 +321,13 @@ class Experts(CollectedModule):
             told |= {"widen_bias": nets.up_bias, "narrow_bias": nets.down_bias, "kind": nets.kind}
         return self.tap("output", mixed, "Σ_i G_i E_i(x)", ["gates"], operation, told)
 
-    def _dense_gates(self, choice: Choice) -> Tensor:
+    def _dense_gates(self, choice: GateChoice) -> Tensor:
         """G(x) (N, E), zeros where an expert was not chosen."""
         empty = choice.gates.new_zeros(len(choice.gates), self.count)
         return empty.scatter(1, choice.experts, choice.gates)
 
     def _balance(
-        self, clean: Tensor, spread: Tensor | None, choice: Choice, routes: Routes, real: Tensor | None
+        self, clean: Tensor, spread: Tensor | None, choice: GateChoice, routes: Routes, real: Tensor | None
     ) -> None:
         """w_importance · CV(Σ_x G(x))² + w_load · CV(Σ_x P(x))²; counts: choices per expert, and dropped ones."""
 

@@ -12,7 +12,7 @@ from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
 from sightline.layers.local_attention import CompressedAttention, Pattern
 from sightline.layers.positions import Relative, RelativeKeys, Rotation
-from sightline.layers.scores import ScaledDot, Score
+from sightline.layers.scores import AttentionScore, ScaledDot
 from sightline.layers.tap import TapModule
 
 
@@ -42,7 +42,7 @@ class MultiHeadAttention(TapModule):
         dropout: float = 0.0,
         rotary: bool = False,
         relative_keys: RelativeKeys | None = None,
-        score: Score | None = None,
+        score: AttentionScore | None = None,
         projections: bool = True,
         groups: int | None = None,
         pattern: Pattern | None = None,

@@ -18,7 +18,7 @@ from sightline.layers.tap import TapModule
 from sightline.registry import Implementations
 
 
-class Score(nn.Module):
+class AttentionScore(nn.Module):
     """Base: e(q, h) for query (B, H, T, K) and prepared keys (B, H, S, K) → (B, H, T, S)."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("prepare",)
@@ -39,7 +39,7 @@ class Score(nn.Module):
         raise NotImplementedError
 
 
-class Dot(Score):
+class Dot(AttentionScore):
     """q·h (Luong et al. 2015)."""
 
     fused_scale = 1.0
@@ -49,7 +49,7 @@ class Dot(Score):
         return query @ keys.mT  # (B, H, T, S)
 
 
-class ScaledDot(Score):
+class ScaledDot(AttentionScore):
     """q·h / √d_k (Vaswani et al. 2017)."""
 
     formula = "q·h / √d_k"
@@ -62,7 +62,7 @@ class ScaledDot(Score):
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
-class Bilinear(Score):
+class Bilinear(AttentionScore):
     """qᵀ W h (Luong et al. 2015)."""
 
     fused_scale = 1.0  # with W h as keys it is the dot score
@@ -80,7 +80,7 @@ class Bilinear(Score):
         return query @ keys.mT  # (B, H, T, S)
 
 
-class Additive(Score, TapModule):
+class Additive(AttentionScore, TapModule):
     """vᵀ tanh(W q + U h) (Bahdanau et al. 2015); by the formula where somebody follows the arithmetic."""
 
     formula = "vᵀ tanh(W q + U h)"
@@ -117,7 +117,7 @@ class Additive(Score, TapModule):
         return scores if torch.is_autocast_enabled(asked.device.type) else scores.to(asked.dtype)
 
 
-class LinearScore(Score):
+class LinearScore(AttentionScore):
     """q·h / √Dh with no softmax after it: the context is linear in the states (mean over the N real keys)."""
 
     softmax = False
@@ -131,7 +131,7 @@ class LinearScore(Score):
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
-class UnscaledLinearScore(Score):
+class UnscaledLinearScore(AttentionScore):
     """q·h with no softmax after it."""
 
     softmax = False
@@ -144,7 +144,7 @@ class UnscaledLinearScore(Score):
 SCORES = Implementations("score")
 
 
-def build_score(kind: str, width: int, **options: Any) -> Score:
-    """The score registered under a name, for vectors of a width: `Score(width, **options)`."""
-    score: Score = SCORES[kind](width, **options)
+def build_score(kind: str, width: int, **options: Any) -> AttentionScore:
+    """The score registered under a name, for vectors of a width: `Class(width, **options)`."""
+    score: AttentionScore = SCORES[kind](width, **options)
     return score

@@ -109,7 +109,7 @@ def part_of(name: str) -> str:
     return ".".join(parts[:2] if parts[:1] in (["encoder"], ["decoder"]) else parts[:1]) or name
 
 
-class ExpertRouting(Callback):
+class RoutingRecord(Callback):
     """Logs how the tokens were distributed over the experts of each layer since the last record."""
 
     def on_log(self, trainer: Trainer, record: dict[str, Any]) -> None:

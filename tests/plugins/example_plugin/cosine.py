@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 import sightline
-from sightline.layers.scores import Score
+from sightline.layers.scores import AttentionScore
 from sightline.recipe.schema import Section
 
 
@@ -20,7 +20,7 @@ class CosineConfig(Section):
     temperature: float = Field(0.1, gt=0, description="divides the cosine")
 
 
-class Cosine(Score):
+class Cosine(AttentionScore):
     formula = "cos(q, h) / temperature"
 
     def __init__(self, width: int, temperature: float) -> None:
