@@ -153,3 +153,41 @@ def test_every_part_of_ours_can_be_imported() -> None:
     for part, entries in registry.REGISTRIES.items():
         for name, entry in entries.items():
             assert (entry.load(), entry.load_config()) != (None, None), (part, name)
+
+
+def with_positions(folder: Path, **positions: Any) -> sightline.Run:
+    """A Transformer of one head, trained for three steps."""
+    folder.mkdir()
+    body = {"kind": "transformer", "layers": 1, "heads": 1, "positions": positions, "dropout": 0.0}
+    training = {**RECIPE["training"], "precision": "float32", "log_every": 1}
+    recipe = {**RECIPE, "model": {"width": 8, "encoder": body, "decoder": body}, "training": training}
+    recipe["decoding"], recipe["evaluation"] = {"beam": 2, "max_length": 6}, {"metrics": ["chrf"]}
+    return sightline.train(str(write(folder, recipe)), out=folder / "run")
+
+
+def losses(run: sightline.Run) -> list[float]:
+    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [record["loss"] for record in records if record["kind"] == "train"]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_positions_of_a_plugin_enter_the_embeddings_or_the_scores(tmp_path: Path) -> None:
+    """The bias of the plug-in is that of ALiBi where there is one head; both kinds change the model."""
+    runs = {
+        "alibi": with_positions(tmp_path / "alibi", kind="alibi"),
+        "recency": with_positions(tmp_path / "recency", kind="recency", slope=2.0**-8),
+        "parity": with_positions(tmp_path / "parity", kind="parity"),
+        "none": with_positions(tmp_path / "none", kind="none"),
+    }
+    assert losses(runs["recency"]) == losses(runs["alibi"])
+    assert runs["recency"].predict(LINES) == runs["alibi"].predict(LINES)
+    assert len({tuple(losses(run)) for run in runs.values()}) == 3
+
+
+@pytest.mark.usefixtures("plugin")
+def test_positions_of_a_plugin_are_refused_where_distances_are_not_computed(tmp_path: Path) -> None:
+    pattern = [{"kind": "local", "block": 4}]
+    body = {"kind": "transformer", "heads": 2, "positions": {"kind": "recency"}, "attention": {"pattern": pattern}}
+    path = write(tmp_path, {**RECIPE, "model": {"width": 8, "encoder": body, "decoder": body}})
+    with pytest.raises(RecipeError, match=r"positions\.kind: recency needs the distances of all pairs"):
+        load_recipe(path)

@@ -98,11 +98,16 @@ class TransformerConfig(BodyConfig):
         return self.feedforward.experts
 
     @property
+    def relative_positions(self) -> bool:
+        """Whether scores may depend on the distance of query and key: also assumed of the positions of plug-ins."""
+        return self.positions.kind not in ("sinusoidal", "learned", "rotary", "none")
+
+    @property
     def fits_packed_kernels(self) -> bool:
         return (
             self.attention_dropout == 0
             and self.attention.kind in ("dot", "scaled-dot")
-            and self.positions.kind not in ("alibi", "t5", "shaw")
+            and not self.relative_positions
             and (self.norm.kind != "batch" or self.norm.place == "none")
         )
 
@@ -157,7 +162,7 @@ class TransformerConfig(BodyConfig):
                 "use rotary, t5 or shaw positions, or attention.kind: scaled-dot"
             )
         sparse = [pattern.kind for pattern in self.attention.pattern if pattern.kind != "full"]
-        if sparse and self.positions.kind in ("alibi", "t5", "shaw"):
+        if sparse and self.relative_positions:
             raise ValueError(
                 f"positions.kind: {self.positions.kind} needs the distances of all pairs of tokens, and "
                 f"attention.pattern: {sparse[0]} never looks at most of them; use sinusoidal, learned, rotary or no "
