@@ -115,7 +115,7 @@ def test_a_text_of_ones_own(tasks: Runs, tmp_path: Path) -> None:
 
 def test_a_file_of_blank_lines_is_no_text_to_measure(tasks: Runs, tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n   \n\n")
-    with pytest.raises(ValueError, match=r"blank\.txt: there is no text to measure, for blank lines are none"):
+    with pytest.raises(ValueError, match=r"blank\.txt: there are only blank lines"):
         evaluate(tasks["lm-bpe"], "--reference", str(tmp_path / "blank.txt"))
 
 

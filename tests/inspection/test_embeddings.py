@@ -200,7 +200,7 @@ def test_what_has_no_such_vectors_says_so() -> None:
         run.embed(TEXTS, layer=2)
     with pytest.raises(ValueError, match="there is no layer -1"):
         run.embed(TEXTS, layer=-1)
-    with pytest.raises(ValueError, match="pooling none keeps those apart"):
+    with pytest.raises(ValueError, match="vectors of words need a pooling"):
         run.embed_units(TEXTS, words=True)
     with pytest.raises(TypeError, match=r"embed takes a list of texts"):
         run.embed("Ein Hund")

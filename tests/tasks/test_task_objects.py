@@ -89,8 +89,8 @@ def test_what_cannot_be_written_to_its_end_is_refused_by_the_line() -> None:
     [
         (ClassificationTask, "labels contain no phrases"),
         (TaggingTask, "labels contain no phrases"),
-        (MaskedLMTask, "gaps are filled piece by piece"),
-        (DenoisingTask, "a text is mended as it stands"),
+        (MaskedLMTask, "masked-lm does not support prefixes"),
+        (DenoisingTask, "denoising does not support prefixes"),
     ],
 )
 def test_phrases_are_refused_where_nothing_is_searched_for(who: type[Task], told: str) -> None:

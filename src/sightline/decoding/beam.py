@@ -121,7 +121,7 @@ class Beam(Search):
         self.source_mask: Tensor | None = None  # (B, S)
         if self.options.coverage_penalty:
             self._begin_coverage()
-        self.fetched = self.options.candidates  # so many of the finished of each sentence are looked at in the end
+        self.returned = self.options.candidates  # finished hypotheses returned for each sentence
         self.finished = Finished.none(sentences, self.width, self.last_end + 1, device)
         self.cut: Tensor | None = None  # (B, W) which hypotheses a length limit ends with this step
         self.watched = any(request.on_step for request in requests)
@@ -147,7 +147,7 @@ class Beam(Search):
         ends = (words == END) & (totals > _NEVER)
         self.finish(totals, parents, words, ends)
         scores = self.scores(totals, parents) if self.watched else None
-        done, slots = self.go_on(totals, parents, words, ends)
+        done, slots = self.continue_with(totals, parents, words, ends)
         if scores is not None:
             self._report((totals, scores, parents, words), ends, slots, done)
         self.time += 1
@@ -194,7 +194,7 @@ class Beam(Search):
         penalty = coverage_penalty(self.covered, self.source_mask[:, None], self.options.coverage_penalty)
         return scores + penalty.gather(1, parents)
 
-    def go_on(
+    def continue_with(
         self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Continue the first W that do not end: (B,) which sentences are done; places and totals (B, W) of those."""
@@ -228,7 +228,7 @@ class Beam(Search):
         )
 
     def hypotheses(self, rows: Tensor) -> list[list[Hypothesis]]:
-        return self.finished.hypotheses(rows, self.fetched, self.tokens.shape[2])
+        return self.finished.hypotheses(rows, self.returned, self.tokens.shape[2])
 
     def keep(self, rows: Tensor) -> None:
         super().keep(rows)
@@ -289,8 +289,8 @@ class DiverseBeam(Beam):
         super().__init__(model, requests, *begun)
         sentences, groups = self.size, self.options.groups
         self.group_width = self.width // groups
-        self.fetched = 2 * self.width  # all that finish, at most 2w − 1 in a group: several may be the same
-        self.finished = Finished.none(sentences, self.fetched, self.last_end + 1, self.device)
+        self.returned = 2 * self.width  # all that finish, at most 2w − 1 in a group: several may be the same
+        self.finished = Finished.none(sentences, self.returned, self.last_end + 1, self.device)
         self.select(torch.zeros(sentences, groups, dtype=torch.int64, device=self.device))
         self.alive = self.alive.repeat(1, groups)  # (B, G · w), w = 1 before the first token
         self.kept = torch.full((sentences, groups, self.group_width), _NEVER, device=self.device)  # scores, best first

@@ -133,7 +133,7 @@ def text_likelihood(
 ) -> TextLikelihood:
     """Tokenize documents and compute the `losses` of the joined stream of ids."""
     if not documents:
-        raise ValueError("there is no text to measure, for blank lines are none; give a file with some")
+        raise ValueError("there are only blank lines; give a file with text")
     streams = [np.asarray([*tokens, END]) for tokens in tokenizer.encode_many(documents)]
     plain = [tokenizer.normalize(text) + "\n" for text in documents]
     starts = np.cumsum([0, *map(len, plain)])

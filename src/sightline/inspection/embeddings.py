@@ -67,7 +67,9 @@ class VectorOptions:
         if self.pooling not in POOLINGS:
             raise ValueError(f"pooling {self.pooling!r} is none of {', '.join(POOLINGS)}")
         if self.words and self.pooling == "none":
-            raise ValueError("words are made of pieces, and pooling none keeps those apart; use mean, max or first")
+            raise ValueError(
+                "vectors of words need a pooling over their subword pieces; set pooling to mean, max or first"
+            )
         if isinstance(self.layer, str) and self.layer not in ("last", "embedding"):
             raise ValueError(f"layer {self.layer!r} is neither a number from 0, nor last, nor embedding")
 

@@ -254,7 +254,7 @@ class Buckets(nn.Module):
 def skew(products: Tensor, count: int) -> Tensor:
     """(…, T, R), column r at distance r − (T − 1) → (…, T, T), column s at position s (Huang et al. 2018, §3.4.1).
 
-    Row t wants its columns from T − 1 − t on. In memory that is one step of R − 1 a row instead of R, so nothing is
+    Row t needs the columns from T − 1 − t on. In memory that is one step of R − 1 a row instead of R, so nothing is
     copied or indexed. Distances that have no column show some other row's number.
     """
     width = products.shape[-1] - 1

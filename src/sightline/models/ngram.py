@@ -45,7 +45,7 @@ _FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
 class NgramError(ValueError):
-    """An n-gram model cannot be trained, read or asked as wanted."""
+    """An n-gram model cannot be trained, loaded or queried."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def _discounts(adjusted: Integers) -> tuple[float, float, float]:
 
 
 def _shifted(numbers: Integers) -> Integers:
-    """Of each place, the number at the place before."""
+    """Values shifted right by one position."""
     return np.concatenate(([_NONE], numbers[:-1]))
 
 

@@ -131,7 +131,9 @@ class PositionsConfig(Section):
                 f"out, or set positions.kind: sinusoidal or learned"
             )
         if self.combine == "add" and self.width is not None:
-            raise ValueError(f"positions.width ({self.width}) needs positions.combine: concatenate; what is added fits")
+            raise ValueError(
+                f"positions.width ({self.width}) is for positions.combine: concatenate only: added positions have the width of the model; leave it out, or set combine"
+            )
         if self.kind == "t5" and self.buckets % 2:
             raise ValueError(
                 f"positions.buckets ({self.buckets}) must be even: half are for each side of the query; set it to "

@@ -92,6 +92,6 @@ class ClassificationTask(Task):
 def refuse_constraints(requests: Sequence[Request]) -> None:
     """Refuse prefixes and phrases: labels are chosen, not written."""
     if any(request.prefix_text is not None for request in requests):
-        raise ValueError("labels have no beginnings to force; leave prefixes out")
+        raise ValueError("classification and tagging do not support prefixes; leave them out")
     if any(request.phrases is not None for request in requests):
         raise ValueError("labels contain no phrases; leave them out")

@@ -42,7 +42,7 @@ class DenoisingTask(Seq2SeqTask):
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
     ) -> list[list[Prediction]]:
         if any(request.prefix_text is not None or request.phrases is not None for request in requests):
-            raise ValueError("a text is mended as it stands: prefixes and phrases have no place; leave them out")
+            raise ValueError("denoising does not support prefixes or required phrases; leave them out")
         requests = self.encoded(requests, self.encode_requests(requests))
         found = self.search(requests)(requests, on_done=on_done)
         predictions = []

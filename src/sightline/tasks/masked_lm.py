@@ -42,7 +42,7 @@ class MaskedLMTask(Task):
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
     ) -> list[list[Prediction]]:
         if any(request.prefix_text is not None or request.phrases is not None for request in requests):
-            raise ValueError("gaps are filled piece by piece: there is nothing to begin with or to contain; leave it")
+            raise ValueError("masked-lm does not support prefixes or required phrases; leave them out")
         sources = self.encode_requests(requests)
         gaps = [[place for place, token in enumerate(ids) if token == self._mark] for ids in sources]
         logs = self._logs(sources, gaps, tokens_at_once(requests, self.device))

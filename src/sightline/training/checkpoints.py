@@ -38,7 +38,7 @@ class Progress:
     batch: int = 0  # batches of this epoch already used
     tokens: int = 0  # target tokens trained on; of classifiers, taggers and masked words the input tokens
     flops: int = 0  # floating-point operations spent on them
-    seconds: float = 0.0  # time spent training, over all sittings
+    seconds: float = 0.0  # time spent training, over all processes
     best: float | None = None  # of the validation score that counts, lower is better
     best_step: int | None = None
     waited: int = 0  # validations since the best

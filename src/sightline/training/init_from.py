@@ -231,7 +231,7 @@ def _listed(different: list[str]) -> str:
 
 def write_start(run: Path, start: Start) -> None:
     """Write start.json, for resuming and for the model card."""
-    write_json(run / START, {"told": start.notes(), **asdict(start)})
+    write_json(run / START, {"notes": start.notes(), **asdict(start)})
 
 
 def read_start(run: Path) -> Start | None:

@@ -41,11 +41,12 @@ def _validations(run: Path) -> list[dict[str, Any]]:
 
 
 def _started(run: Path) -> list[str]:
-    """What the model began with, where it was something (training/init_from.py writes it down)."""
+    """What the model was initialized from, if from another run (see training/init_from.py)."""
     path = run / "start.json"
     if not path.is_file():
         return []
-    return [f"| start | {line} |" for line in read_json(path)["told"]]
+    start = read_json(path)  # "told" in runs of older versions
+    return [f"| start | {line} |" for line in start.get("notes", start.get("told", []))]
 
 
 def _adapted(recipe: Recipe) -> list[str]:

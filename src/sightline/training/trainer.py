@@ -80,7 +80,7 @@ class Trainer:
         self.logged_steps = 0
         self.batches: Iterator[list[TrainingBatch]] | None = None
         self.epoch_steps = self.steps_left = 0  # steps of this epoch; those still to come
-        self.saved: int | None = None  # step of the newest checkpoint of this sitting, and of the newest finished model
+        self.saved: int | None = None  # step of the newest checkpoint of this process, and of the newest finished model
         self.written: int | None = None
         self.result_note: str | None = None  # if the finished model is a mean of checkpoints
 
@@ -157,7 +157,7 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_end(self)
 
-    # --- how far it is ---------------------------------------------------------------------------------------------
+    # --- progress and limits ---------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
         """Whether a limit is reached: rank 0 decides, for the clocks of processes differ."""

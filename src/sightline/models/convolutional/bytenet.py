@@ -43,7 +43,7 @@ def fit_ratio(sources: np.ndarray, targets: np.ndarray, covered: float = COVERED
 
 
 def unfold(states: Tensor, lengths: Tensor, places: Tensor, ratio: Tensor) -> Tensor:
-    """States (B, S, D) of sequences of lengths (B,) → (B, T, D): what stands at places (T,) or (B, T) of the target.
+    """States (B, S, D) of sequences of lengths (B,) → (B, T, D): those aligned with target positions (T,) or (B, T).
 
     Place t < t̂ = ⌈a·S + b⌉ is given the state ⌊t / a⌋, or the last one; from t̂ on there are zeros.
     """
@@ -53,7 +53,7 @@ def unfold(states: Tensor, lengths: Tensor, places: Tensor, ratio: Tensor) -> Te
 
 
 def unfold_packed(states: Tensor, source: Packed, target: Packed, ratio: Tensor) -> Tensor:
-    """The same of sequences end to end: states (M, D) → (N, D), what stands at each token of the target."""
+    """The same of sequences end to end: states (M, D) → (N, D), those aligned with each target token."""
     index, past = _standing(target.spread(source.offsets.diff()), target.index, ratio)  # (N,)
     read = states.index_select(0, target.spread(source.offsets[:-1]) + index)
     return read.masked_fill(past[:, None], 0.0)
@@ -156,7 +156,7 @@ class ByteNetState:
 
 
 class ByteNetDecoder(TapModule):
-    """Causal dilated convolutions over x_t + W z_t, z_t being what stands at place t of the unfolded source.
+    """Causal dilated convolutions over x_t + W z_t, z_t being position t of the unfolded source.
 
     The paper fills the source up to t̂ places and encodes them all; here the encoder's states, which any encoder may
     have made, are laid out over t̂ places at the ratio a (see `unfold`), which for a = 1 is place by place. Past t̂ the
@@ -232,7 +232,7 @@ class ByteNetDecoder(TapModule):
         return self.dropout(self.tap("output", self.norm(x)))
 
     def _read(self, x: Tensor, state: ByteNetState) -> Tensor:
-        """x + W z: (B·W, T, D), with what stands in the source where the new tokens come to."""
+        """x + W z: (B·W, T, D), with the source states aligned with the new tokens."""
         if state.source is None or state.lengths is None:
             return x
         places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]  # (1 or B, T)

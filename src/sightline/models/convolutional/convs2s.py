@@ -51,7 +51,7 @@ class WidthMap(TapModule):
 
 
 def width_map(inputs: int, outputs: int, formula: str, kept: float = 1.0) -> WidthMap | nn.Identity:
-    """A map where there is something to change."""
+    """A linear projection where the widths differ, else the identity."""
     return nn.Identity() if inputs == outputs else WidthMap(inputs, outputs, formula, kept)
 
 
@@ -138,7 +138,7 @@ class SourceStates:
 
     @property
     def layouts(self) -> tuple[Packed, Packed] | None:
-        """Of those who look, and of what is here, where both are packed."""
+        """The layouts of queries and keys, where both are packed; else None."""
         return None if self.layout is None or self.seen_by is None else (self.seen_by, self.layout)
 
     def keep(self, sentences: Tensor) -> SourceStates:
@@ -231,7 +231,7 @@ class ConvolutionalDecoder(TapModule):
         self.longest = recipe.positions.max_positions if recipe.positions.kind == "learned" else None
 
     def begin(self, memory: Memory) -> ConvolutionalState:
-        """What looks at the encoder from many layers sends it that much less gradient: 1 / (2 · layers) (§3.4).
+        """The initial state. Gradients into the encoder are scaled by 1 / (2 · attention layers) (§3.4).
 
         An encoder of another kind hands on no vectors: e is zero, and its states, of a variance near one, come in as
         embeddings do, times 0.1.
