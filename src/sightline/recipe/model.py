@@ -132,7 +132,8 @@ class PositionsConfig(Section):
             )
         if self.combine == "add" and self.width is not None:
             raise ValueError(
-                f"positions.width ({self.width}) is for positions.combine: concatenate only: added positions have the width of the model; leave it out, or set combine"
+                f"positions.width ({self.width}) is only for positions.combine: concatenate; added positions have the "
+                f"width of the model. Leave it out, or set combine"
             )
         if self.kind == "t5" and self.buckets % 2:
             raise ValueError(

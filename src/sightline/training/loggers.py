@@ -2,7 +2,7 @@
 
 Every record has its `kind` and how far the training was: `step`, `epoch`, `tokens` (real target tokens), `flops`
 (floating-point operations of all steps, forward, loss and backward, padding included; validation and the optimizer are
-not in it; flops.py says how they are counted and estimated) and `seconds` (over all processes that trained it, validation included).
+not in it; see flops.py) and `seconds` (over all processes that trained the run, validation included).
 
 - "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats per token) and `gradient_norm`
   (before clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
