@@ -254,7 +254,7 @@ def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
         ({"kind": "t5", "buckets": 7}, r"positions\.buckets \(7\) must be even"),
         ({"kind": "t5", "buckets": 32, "max_distance": 16}, r"positions\.max_distance \(16\) must be more than half"),
         ({"kind": "alibi", "combine": "concatenate"}, r"nothing to put beside the embedding with alibi"),
-        ({"width": 4}, r"positions\.width \(4\) needs positions\.combine: concatenate"),
+        ({"width": 4}, r"positions\.width \(4\) is only for positions\.combine: concatenate"),
     ],
 )
 def test_parts_that_do_not_fit_the_kind_are_refused(section: dict[str, object], told: str) -> None:
