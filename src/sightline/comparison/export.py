@@ -42,7 +42,7 @@ from sightline.plots import comparison as figures
 from sightline.plots.figures import can_draw
 from sightline.registry import version
 
-# The browser is told to load nothing and to run nothing.
+# The browser must load nothing and run nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 OnFailure = Callable[[str, Exception], None]  # called with the title of a figure that could not be drawn
 

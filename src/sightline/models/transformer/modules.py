@@ -341,7 +341,7 @@ class TransformerDecoder(TransformerStack):
         positions = places
         if state.left_padding is not None:
             positions = (places - state.left_padding).clamp(min=0)  # (B, W·T)
-            if self.longest is not None:  # finished sentences may stand beside others that started later
+            if self.longest is not None:  # finished rows may share a batch with rows that started later
                 positions = positions.clamp(max=self.longest - 1)
         memory_mask = None if state.layout is None else state.layout.key_mask()  # (B, S)
         slot_positions = extend_slot_positions(state, places) if self.needs_slot_positions else None
