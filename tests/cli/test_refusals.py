@@ -56,22 +56,6 @@ def test_evaluate_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arg
     assert said in refusal("evaluate", tasks[name], *arguments)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--source", "a", "--target", "b", "--swap"], "--swap is for scores; add --gold FILE"),
-        (["--source", "a", "--target", "b", "--recase"], "--recase is for scores"),
-        (["--source", "a", "--target", "b", "--json", "s.json"], "--json is for scores"),
-        (["--training", "--gold", "c"], "--gold links the words of two files"),
-        (["--gold", "c"], "say which pairs: --source FILE and --target FILE"),
-    ],
-)
-def test_align_refuses_options_without_the_ones_they_belong_to(
-    translator: str, arguments: list[str], said: str
-) -> None:
-    assert said in refusal("align", translator, *arguments)
-
-
 def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
     tasks: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,8 +166,6 @@ def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["align", "run", "--source", "a", "--target", "b", "--out", "a"], "--out a is the file of --source too"),
-        (["align", "run", "--source", "a", "--target", "b", "--out", "b"], "--out b is the file of --target too"),
         (["compare", "--saved", "a", "--csv", "a"], "--csv a is the file of --saved too"),
     ],
 )

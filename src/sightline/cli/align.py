@@ -1,18 +1,18 @@
-"""`sightline align` and alignment files: links between words, by the attention of a model."""
+"""`sightline align`: word links of sentence pairs, read from the attention of a model, and their error rate."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Argument, Option
 
+from sightline.cli.alignment_file import head_selection
 from sightline.cli.lines import MOST, InputLength
 from sightline.cli.options import Device, With, check_files, load_runs, refuse
 from sightline.progress import shown
@@ -20,58 +20,38 @@ from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.evaluation.alignment_error import Gold, Links
-    from sightline.evaluation.measurement import MetricScore
     from sightline.inspection.alignment import HeadSelection
     from sightline.run import Run
-    from sightline.tasks.base import Prediction
-
 
 _WINDOW = 2_048  # pairs aligned together
+_CASING_LINES = 200_000  # lines of the training text from which --recase learns the case of words
 
 
 def align(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a translator with attention.")],
-    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source texts, one per line.")] = None,
-    target: Annotated[Path | None, typer.Option(metavar="FILE", help="Their translations, line by line.")] = None,
-    training: Annotated[
-        bool, typer.Option("--training", help="Align the run's training pairs, for training.guided_alignment.")
-    ] = False,
-    gold: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Manual links (0-0 1-2): print AER, precision and recall.")
-    ] = None,
-    swap: Annotated[bool, typer.Option("--swap", help="Links of --gold are target-source.")] = False,
-    recase: Annotated[
-        bool, typer.Option("--recase", help="With --gold: restore the case of lowercased text, as in training.")
-    ] = False,
-    layer: Annotated[
-        int | None, typer.Option(metavar="N", help="Decoder layer, from 0; default: the last but one.")
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(metavar="N", help="Head of the layer, from 0; default: the guided one, or the mean.")
-    ] = None,
-    heads: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Heads or layers by name: decoder.2.cross.1,decoder.3.cross.")
-    ] = None,
-    shift: Annotated[
-        bool, typer.Option("--shift", help="Align each word at the step after it is written, where it is read.")
-    ] = False,
-    reverse: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run of the other direction, to symmetrize with.")
-    ] = None,
+    run: Annotated[Path, Argument(metavar="RUN", help="A run folder: a translator with attention.")],
+    source: Annotated[Path | None, Option(metavar="FILE", help="Source texts, one per line.")] = None,
+    target: Annotated[Path | None, Option(metavar="FILE", help="Their translations, line by line.")] = None,
+    training: Annotated[bool, Option("--training", help="Align the run's training pairs instead.")] = False,
+    gold: Annotated[Path | None, Option(metavar="FILE", help="Manual links (0-0 1-2): print AER.")] = None,
+    swap: Annotated[bool, Option("--swap", help="The links of --gold are target-source.")] = False,
+    recase: Annotated[bool, Option("--recase", help="With --gold: restore the case of lowercased text.")] = False,
+    layer: Annotated[int | None, Option(metavar="N", help="Decoder layer, from 0; default: the last but one.")] = None,
+    head: Annotated[int | None, Option(metavar="N", help="Head, from 0; default: the guided one, or the mean.")] = None,
+    heads: Annotated[str | None, Option(metavar="NAMES", help="Heads or layers by name: decoder.2.cross.1,...")] = None,
+    shift: Annotated[bool, Option("--shift", help="Read each target word's attention one step later.")] = False,
+    reverse: Annotated[Path | None, Option(metavar="RUN", help="A run of the opposite direction.")] = None,
     symmetrize: Annotated[
-        str | None, typer.Option(metavar="HOW", help="intersection, union or grow-diag-final-and (default).")
+        str | None, Option(metavar="HOW", help="With --reverse: intersection, union or grow-diag-final-and (default).")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write links there; default: standard output.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the scores there.")] = None,
+    out: Annotated[Path | None, Option("--out", "-o", metavar="FILE", help="Write the links there.")] = None,
+    json_file: Annotated[Path | None, Option("--json", metavar="FILE", help="With --gold: write the scores.")] = None,
     others: With = None,
     device: Device = "auto",
 ) -> None:
-    """Link the words of translations by attention (0-0 1-2).
+    """Link the words of sentence pairs by attention.
 
-    One line per pair, in Pharaoh format. Words are separated by spaces. Nothing is decoded. Files beside --gold are
-    tokenized; the model reads them detokenized, and its pieces are matched to the tokens letter by letter.
+    Prints one line per pair in Pharaoh format (0-0 1-2). Words are separated by spaces. Nothing is decoded. With
+    --gold, source and target are tokenized files; the model reads them detokenized.
 
     Examples:
       sightline align runs/de-en --source test.de --target test.en --shift > links.txt
@@ -80,78 +60,138 @@ def align(
       sightline align runs/de-en --training --shift --reverse runs/en-de -o guide.txt
     """
     from sightline.files import check_writable
-    from sightline.inspection.alignment import HeadSelection, head_at
 
     if training == (source is not None or target is not None) or (source is None) != (target is None):
-        raise ValueError("say which pairs: --source FILE and --target FILE, or --training for the run's own")
+        raise ValueError("give the pairs as --source FILE and --target FILE, or the run's own with --training")
     if training and gold is not None:
-        raise ValueError("--gold links the words of two files: give them as --source and --target, not --training")
+        raise ValueError("--gold needs --source and --target; leave --training out")
     if gold is None:
-        refuse({"--swap": swap, "--recase": recase, "--json": json_file}, "is for scores; add --gold FILE")
+        refuse({"--swap": swap, "--recase": recase, "--json": json_file}, "needs --gold FILE")
     for path in filter(None, (out, json_file)):
         check_writable(path)
     check_files({"--out": out, "--json": json_file}, {"--source": source, "--target": target, "--gold": gold})
-    way = symmetry(symmetrize, reverse)
+    how = check_symmetrization(symmetrize, reverse)
     loaded = load_runs(run, others, "probabilities", device, "float32")
     other = load_reverse(reverse, loaded)
-
-    def how(each: Run) -> HeadSelection:
-        if heads is not None:
-            return head_selection(heads, shift)
-        named = layer is not None or head is not None
-        return HeadSelection((head_at(each.model, layer, head),) if named else (), shift)
-
-    directions = Directions(loaded, how(loaded), way, other, how(other or loaded))
+    selections = [select(each, layer, head, heads, shift) for each in (loaded, other or loaded)]
+    aligner = Aligner(loaded, selections[0], other, selections[1], how)
     if gold is not None and source is not None and target is not None:
-        report_alignments(GoldFiles(source, target, gold, swap, recase), directions, outputs=out, json_file=json_file)
+        report_error_rate(GoldFiles(source, target, gold, swap, recase), aligner, out=out, json_file=json_file)
         return
-    pairs = _training_pairs(loaded) if training else _pairs(source, target)
+    pairs = training_pairs(loaded) if source is None or target is None else read_pairs(source, target)
     with _writing(out) as write, shown(interval=10.0) as progress:
-        for done, line in enumerate(_aligned(pairs, directions, InputLength.of(loaded, None)), 1):
+        for done, line in enumerate(_lines(pairs, aligner), 1):
             write(line)
             progress("aligning, pairs", done, 0)
 
 
-def _aligned(pairs: Iterator[tuple[str, str]], directions: Directions, limit: InputLength) -> Iterator[str]:
-    """Links of each pair, computed in blocks."""
-    from sightline.inspection.alignment import pharaoh
-
-    done = 0
-    while window := list(islice(pairs, _WINDOW)):
-        limit.check([source for source, _ in window], "the sources", done)
-        yield from map(pharaoh, directions.links([pair[0] for pair in window], [pair[1] for pair in window]))
-        done += len(window)
+# --- the model ----------------------------------------------------------------------------------------------------
 
 
-def _pairs(source: Path | None, target: Path | None) -> Iterator[tuple[str, str]]:
-    from itertools import zip_longest
+@dataclass(frozen=True)
+class Aligner:
+    """A run, optionally one of the opposite direction, and the heads to read in each."""
 
+    run: Run
+    heads: HeadSelection
+    reverse: Run | None
+    reverse_heads: HeadSelection
+    symmetrize: str  # a key of inspection.alignment.SYMMETRIES
+
+    def links(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str],
+        source_words: Sequence[Sequence[str]] | None = None,
+        target_words: Sequence[Sequence[str]] | None = None,
+    ) -> list[Links]:
+        """The links of each pair of texts; symmetrized if there is a reverse run."""
+        from sightline.inspection.alignment import SYMMETRIES, align_pairs
+
+        words = {"source_words": source_words, "target_words": target_words}
+        links = [alignment.links for alignment in align_pairs(self.run, sources, targets, self.heads, **words)]
+        if self.reverse is None:
+            return links
+        words = {"source_words": target_words, "target_words": source_words}
+        backward = align_pairs(self.reverse, targets, sources, self.reverse_heads, **words)
+        swapped = [frozenset((i, j) for j, i in alignment.links) for alignment in backward]
+        return [SYMMETRIES[self.symmetrize](*both) for both in zip(links, swapped, strict=True)]
+
+
+def select(run: Run, layer: int | None, head: int | None, heads: str | None, shift: bool) -> HeadSelection:
+    """The heads of a run that the options choose; none: the default."""
+    from sightline.inspection.alignment import HeadSelection, head_at
+
+    if heads is not None or (layer is None and head is None):
+        return head_selection(heads, shift)
+    return HeadSelection((head_at(run.model, layer, head),), shift)
+
+
+def check_symmetrization(method: str | None, reverse: Path | None) -> str:
+    """The method, or its default; refuse an unknown method, and one without a second direction."""
+    from sightline.inspection.alignment import SYMMETRIES
+
+    if method is not None and method not in SYMMETRIES:
+        raise ValueError(f"--symmetrize {method} is not one of {', '.join(SYMMETRIES)}")
+    if method is not None and reverse is None:
+        raise ValueError(f"--symmetrize {method} needs a second direction; add --reverse RUN")
+    return method or "grow-diag-final-and"
+
+
+def load_reverse(reverse: Path | None, run: Run) -> Run | None:
+    """Load the run of the opposite direction; refuse one of the same direction."""
+    from sightline.data.locate import is_same_direction
+    from sightline.run import Run
+
+    if reverse is None:
+        return None
+    other = Run.load(reverse, device=run.device.type)
+    if is_same_direction(run.recipe, other.recipe):
+        raise ValueError(
+            f"--reverse {reverse} was trained in the same direction as {run.folder} (data.swap: "
+            f"{str(other.recipe.data.swap).lower()}); give a run of the opposite direction"
+        )
+    return other
+
+
+# --- pairs and links ----------------------------------------------------------------------------------------------
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    """The lines of two files, in pairs."""
     from sightline.data.text_files import LineLimit, read_lines
 
-    assert source is not None and target is not None
-    bound = LineLimit(MOST)
-    for number, (one, other) in enumerate(zip_longest(read_lines(source, bound), read_lines(target, bound)), 1):
+    limit = LineLimit(MOST)
+    for number, (one, other) in enumerate(zip_longest(read_lines(source, limit), read_lines(target, limit)), 1):
         if one is None or other is None:
             short = source if one is None else target
-            raise ValueError(f"{short} ends before line {number}, and the other file goes on; give pairs line by line")
+            raise ValueError(f"{short} ends before line {number}; both files need the same number of lines")
         yield one, other
 
 
-def _training_pairs(run: Run) -> Iterator[tuple[str, str]]:
+def training_pairs(run: Run) -> Iterator[tuple[str, str]]:
     """The training pairs before cleaning, in the order that training.guided_alignment expects.
 
-    Those that would be dropped as too long are not aligned, but have their (empty) line.
+    Pairs that cleaning drops as too long are empty, so that line numbers stay the same.
     """
     from sightline.data.sources import training_examples
 
     clean, vocabulary = run.recipe.data.clean, run.vocabulary
     for example in training_examples(run.recipe):
-        sides = (
-            vocabulary.source.encode(example.source)[: clean.truncate_source],
-            vocabulary.target.encode(example.target),
-        )
-        long = any(len(ids) > clean.max_tokens for ids in sides)
+        source = vocabulary.source.encode(example.source)[: clean.truncate_source]
+        long = max(len(source), len(vocabulary.target.encode(example.target))) > clean.max_tokens
         yield ("", "") if long else (example.source, example.target)
+
+
+def _lines(pairs: Iterator[tuple[str, str]], aligner: Aligner) -> Iterator[str]:
+    """The links of each pair in Pharaoh format, computed in blocks."""
+    from sightline.inspection.alignment import pharaoh
+
+    done, limit = 0, InputLength.of(aligner.run, None)
+    while window := list(islice(pairs, _WINDOW)):
+        limit.check([source for source, _ in window], "the sources", done)
+        yield from map(pharaoh, aligner.links([pair[0] for pair in window], [pair[1] for pair in window]))
+        done += len(window)
 
 
 @contextmanager
@@ -166,82 +206,12 @@ def _writing(out: Path | None) -> Iterator[Callable[[str], object]]:
         yield lambda line: file.write(f"{line}\n".encode())
 
 
-FORMATS = ("json", "pharaoh")
-_CASING_LINES = 200_000  # of the training text, to learn the case of words
-
-
-# --- alignments of outputs (predict --alignments) ---------------------------------------------------------------
-
-
-def check_alignments(path: Path | None, form: str | None, heads: str | None, shift: bool) -> None:
-    """Refuse options without the ones they belong to."""
-    if form is not None and form not in FORMATS:
-        raise ValueError(f"--alignment-format {form} is none of {', '.join(FORMATS)}")
-    if path is not None and path.suffix == ".pharaoh":
-        form = form or "pharaoh"
-    if form is not None and path is None:
-        raise ValueError(f"--alignment-format {form} says how, not where; add --alignments FILE")
-    if form != "pharaoh" and (heads is not None or shift):
-        raise ValueError("--alignment-heads and --shift are for words; add --alignment-format pharaoh")
-
-
-@dataclass(frozen=True)
-class AlignmentFile:
-    """The file of alignments, its format, and (pharaoh) the heads to read."""
-
-    path: Path
-    form: str
-    how: HeadSelection
-
-    def lines(self, run: Run, texts: list[str], best: list[Prediction]) -> Iterator[str]:
-        """One line per text: pieces and weights as JSON, or links of words."""
-        from sightline.inspection.alignment import align_outputs
-
-        if self.form == "json":
-            for text, guess in zip(texts, best, strict=True):
-                yield json.dumps(_attention(run, text, guess), ensure_ascii=False)
-        else:
-            for found in align_outputs(run, texts, [guess.tokens for guess in best], self.how):
-                yield found.pharaoh()
-
-
-def alignment_file(
-    run: Run, path: Path | None, form: str | None, heads: str | None, shift: bool
-) -> AlignmentFile | None:
-    """The alignment file, if one is given; heads that the model does not have are refused."""
-    from sightline.files import check_writable
-    from sightline.inspection.alignment import select_heads
-
-    if path is None:
-        return None
-    check_writable(path)
-    form = form or ("pharaoh" if path.suffix == ".pharaoh" else "json")
-    how = head_selection(heads, shift)
-    if form == "pharaoh":
-        select_heads(run.model, how.heads)
-    return AlignmentFile(path, form, how)
-
-
-def head_selection(heads: str | None, shift: bool) -> HeadSelection:
-    """The heads of `decoder.2.cross.1,decoder.2.cross.3`; with `shift`, read one step later."""
-    from sightline.inspection.alignment import HeadSelection
-
-    names = () if heads is None else tuple(name.strip() for name in heads.split(",") if name.strip())
-    return HeadSelection(names, shift)
-
-
-def _attention(run: Run, text: str, guess: Prediction) -> dict[str, Any]:
-    (source,) = run.encode_sources([text])
-    found = run.alignment_of(source, guess.tokens) if source else None
-    return {"source": [], "target": [], "weights": []} if found is None else found.to_dict()
-
-
-# --- scores by manual links --------------------------------------------------------------------------------------
+# --- alignment error rate -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class GoldFiles:
-    """Tokenized sentences and the links between their words."""
+    """Tokenized sentences and the manual links between their words."""
 
     source: Path
     reference: Path
@@ -250,78 +220,8 @@ class GoldFiles:
     recase: bool = False  # restore the case of lowercased text
 
 
-@dataclass(frozen=True)
-class Directions:
-    """The run (and one of the other direction) whose attention is read, and the heads of each."""
-
-    run: Run
-    how: HeadSelection
-    symmetrize: str  # one of inspection.alignment.SYMMETRIES
-    reverse: Run | None
-    reverse_how: HeadSelection
-
-    def links(
-        self,
-        sources: Sequence[str],
-        targets: Sequence[str],
-        source_words: Sequence[Sequence[str]] | None = None,
-        target_words: Sequence[Sequence[str]] | None = None,
-    ) -> list[Links]:
-        """The links of each pair of texts, symmetrized."""
-        from sightline.inspection.alignment import SYMMETRIES, align_pairs
-
-        words = {"source_words": source_words, "target_words": target_words}
-        links = [found.links for found in align_pairs(self.run, sources, targets, self.how, **words)]
-        if self.reverse is None:
-            return links
-        words = {"source_words": target_words, "target_words": source_words}
-        back = align_pairs(self.reverse, targets, sources, self.reverse_how, **words)
-        turned = [frozenset((i, j) for j, i in found.links) for found in back]
-        return [SYMMETRIES[self.symmetrize](*both) for both in zip(links, turned, strict=True)]
-
-
-def symmetry(asked: str | None, reverse: Path | None) -> str:
-    """The method of symmetrization; an error if it is unknown, or without --reverse."""
-    from sightline.inspection.alignment import SYMMETRIES
-
-    if asked is not None and asked not in SYMMETRIES:
-        raise ValueError(f"--symmetrize {asked} is none of {', '.join(SYMMETRIES)}")
-    if asked is not None and reverse is None:
-        raise ValueError(f"--symmetrize {asked} is of two directions, and there is one; add --reverse RUN")
-    return asked or "grow-diag-final-and"
-
-
-def load_reverse(reverse: Path | None, run: Run) -> Run | None:
-    """Load the run of the other direction; an error if it has the same direction as the first."""
-    from sightline.data.locate import is_same_direction
-    from sightline.run import Run
-
-    if reverse is None:
-        return None
-    other = Run.load(reverse, device=run.device.type)
-    if is_same_direction(run.recipe, other.recipe):
-        raise ValueError(
-            f"--reverse {reverse} learned the same direction as {run.folder} (data.swap: "
-            f"{str(other.recipe.data.swap).lower()}); give a run of the other one"
-        )
-    return other
-
-
-def score_alignments(files: GoldFiles, who: Directions) -> tuple[list[MetricScore], list[str]]:
-    """AER, precision and recall with intervals, and the predicted links of each line."""
-    from sightline.evaluation.alignment_error import measure_alignments
-    from sightline.inspection.alignment import pharaoh
-
-    sources, targets, gold = read_gold_files(files)
-    one, other = (natural_text(who.run, words, side, files.recase) for words, side in ((sources, 0), (targets, 1)))
-    links = who.links(one, other, sources, targets)
-    bootstrap = who.run.recipe.evaluation.bootstrap
-    scores = [measured.score(bootstrap=bootstrap) for measured in measure_alignments(links, gold)]
-    return scores, [pharaoh(each) for each in links]
-
-
 def read_gold_files(files: GoldFiles) -> tuple[list[list[str]], list[list[str]], list[Gold]]:
-    """The words of both sides and the links of each line; mismatches are reported on standard error."""
+    """The words of both sides and the links of each line; links outside their sentence are dropped with a note."""
     from sightline.data.text_files import read_lines
     from sightline.evaluation.alignment_error import read_gold, within
 
@@ -346,24 +246,30 @@ def natural_text(run: Run, sentences: list[list[str]], side: int, recase: bool) 
     return [detokenize(words) for words in sentences]
 
 
-def report_alignments(files: GoldFiles, who: Directions, *, outputs: Path | None, json_file: Path | None) -> None:
-    """Print the scores; write links and scores to files."""
+def report_error_rate(files: GoldFiles, aligner: Aligner, *, out: Path | None, json_file: Path | None) -> None:
+    """Print AER, precision and recall with intervals; write links and scores to files."""
+    from sightline.evaluation.alignment_error import measure_alignments
     from sightline.files import write_atomically, write_json
+    from sightline.inspection.alignment import pharaoh
 
-    scores, lines = score_alignments(files, who)
-    how = ["word alignments by attention", *who.how.heads, *(["shifted"] if who.how.shift else [])]
-    if who.run.members:
-        how.append(f"ensemble of {plural(len(who.run.members), 'run')}")
-    if who.reverse is not None:
-        how.append(f"{who.symmetrize} with {who.reverse.folder}")
-    print(f"{files.alignments.name}: {plural(len(lines), 'sentence')}, {', '.join(how)}")
+    run = aligner.run
+    sources, targets, gold = read_gold_files(files)
+    texts = [natural_text(run, words, side, files.recase) for side, words in enumerate((sources, targets))]
+    links = aligner.links(*texts, sources, targets)
+    scores = [measured.score(bootstrap=run.recipe.evaluation.bootstrap) for measured in measure_alignments(links, gold)]
+    how = ["word alignments by attention", *aligner.heads.heads, *(["shifted"] if aligner.heads.shift else [])]
+    if run.members:
+        how.append(f"ensemble of {plural(len(run.members), 'run')}")
+    if aligner.reverse is not None:
+        how.append(f"{aligner.symmetrize} with {aligner.reverse.folder}")
+    print(f"{files.alignments.name}: {plural(len(links), 'sentence')}, {', '.join(how)}")
     for score in scores:
         print(f"  {score}  {score.signature}")
-    if outputs is not None:
-        write_atomically(outputs, "".join(line + "\n" for line in lines))
-        print(f"wrote {outputs}", file=sys.stderr)
+    if out is not None:
+        write_atomically(out, "".join(f"{pharaoh(each)}\n" for each in links))
+        print(f"wrote {out}", file=sys.stderr)
     if json_file is not None:
         values = [score.to_dict() for score in scores]
-        record = {"run": str(who.run.folder), "on": str(files.alignments), "how": how, "scores": values}
+        record = {"run": str(run.folder), "on": str(files.alignments), "how": how, "scores": values}
         write_json(json_file, [record], indent=2)
         print(f"wrote {json_file}", file=sys.stderr)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sightline.cli.align import AlignmentFile, alignment_file, check_alignments
+from sightline.cli.alignment_file import AlignmentFile, alignment_file, check_alignments
 from sightline.cli.formats import csv_texts, is_csv
 from sightline.cli.lines import (
     Companion,
