@@ -103,7 +103,7 @@ def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPa
             predicted(*more)
     assert [(each.beam, each.mbr is None) for each in seen] == [(4, False), (4, True), (2, True)]
     for how in (["--utility", "bleu"], ["--mbr-weights", "alike"]):
-        with pytest.raises(ValueError, match=f"{how[0]} is for minimum Bayes risk, which is off"):
+        with pytest.raises(ValueError, match=f"{how[0]} applies to minimum Bayes risk decoding"):
             predicted("--mbr", "0", *how)
 
 
@@ -121,7 +121,7 @@ def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], mo
     run_with(monkeypatch, beam=4)
     assert predicted("--coverage-penalty", "0.5")
     assert predicted("--coverage-penalty", "0", *alone)
-    with pytest.raises(ValueError, match="--coverage-penalty ranks the hypotheses of a beam, and there is one"):
+    with pytest.raises(ValueError, match="--coverage-penalty needs a beam of several hypotheses"):
         predicted("--coverage-penalty", "0.5", *alone)
 
 

@@ -344,8 +344,8 @@ def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--seed", "7"], "--seed says how to draw, and nothing is drawn; add --sample"),
-        (["--sample", "--beam", "4"], "--beam searches, and --sample draws"),
+        (["--seed", "7"], "--seed applies to sampling; add --sample"),
+        (["--sample", "--beam", "4"], "--beam and --sample exclude each other"),
         (["--tag", "a\tb"], "must be a word or more"),
         (["--max-ratio", "1"], "max_ratio"),
     ],

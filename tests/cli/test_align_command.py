@@ -49,8 +49,8 @@ def align(arguments: str, code: int = 0) -> str:
         ("--source a --target b --swap", "--swap needs --gold FILE"),
         ("--source a --target b --recase", "--recase needs --gold FILE"),
         ("--source a --target b --json s.json", "--json needs --gold FILE"),
-        ("--source a --target b --out a", "--out a is the file of --source too"),
-        ("--source a --target b --out b", "--out b is the file of --target too"),
+        ("--source a --target b --out a", "--out a is also the file of --source"),
+        ("--source a --target b --out b", "--out b is also the file of --target"),
         ("--source a --target b --symmetrize x", "--symmetrize x is not one of intersection, union"),
         ("--source a --target b --symmetrize union", "--symmetrize union needs a second direction; add --reverse RUN"),
         (

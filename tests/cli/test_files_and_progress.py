@@ -36,20 +36,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ("evaluate transformer --outputs x --json x", "--json x is the file of --outputs too"),
+        ("evaluate transformer --outputs x --json x", "--json x is also the file of --outputs"),
         (
             "evaluate transformer --source text --reference text --outputs ./text",
-            "--outputs text is the file of --reference too",
+            "--outputs text is also the file of --reference",
         ),
-        ("predict transformer text --alignments text", "--alignments text is the file of the input too"),
-        ("predict transformer - --target text --alignments text", "--alignments text is the file of --target too"),
-        ("compare a b --html x --csv ../{name}/x", "--csv ../{name}/x is the file of --html too"),
-        ("compare a b --source text --reference r --csv text", "--csv text is the file of --source too"),
+        ("predict transformer text --alignments text", "--alignments text is also the file of the input"),
+        ("predict transformer - --target text --alignments text", "--alignments text is also the file of --target"),
+        ("compare a b --html x --csv ../{name}/x", "--csv ../{name}/x is also the file of --html"),
+        ("compare a b --source text --reference r --csv text", "--csv text is also the file of --source"),
     ],
 )
 def test_nothing_is_written_over_what_is_read_or_written_too(folder: Path, command: str, said: str) -> None:
     result = CliRunner().invoke(app, command.format(name=folder.name).split())
-    assert str(result.exception) == f"{said.format(name=folder.name)}, and would replace it; give another name"
+    assert str(result.exception) == f"{said.format(name=folder.name)}; give another name"
     assert (folder / "text").read_text() == "the dog\na cat\n" and not (folder / "x").exists()
 
 

@@ -41,13 +41,13 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("classify-mean", ["--beam", "3"], "--beam is for models that write"),
-        ("tag-gru", ["--length-penalty", "0.5"], "--length-penalty is for models that write"),
+        ("classify-mean", ["--beam", "3"], "--beam applies to models that generate text"),
+        ("tag-gru", ["--length-penalty", "0.5"], "--length-penalty applies to models that generate text"),
         ("lm-gru", ["--beam", "3"], "--beam says how outputs are found, and a model of text is measured by the text"),
         ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
         ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
         ("lm-gru", ["--lowercase"], "--lowercase: a model of text is measured by the text itself"),
-        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs needs several models, and there is one"),
+        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs needs several models"),
         ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),
         ("tag-gru", ["--outputs", "nowhere/out.txt"], "nowhere/out.txt cannot be written: there is no folder"),
     ],
@@ -69,9 +69,9 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
-        ("lm-gru", ["--diversity", "0.3"], "there is one group; add decoding.groups=N"),
+        ("lm-gru", ["--diversity", "0.3"], "needs several groups; add decoding.groups=N"),
         ("lm-gru", ["--ensemble-mean", "logs"], "add --with RUN"),
-        ("lm-gru", ["--sample", "--beam", "3"], "--beam searches, and --sample draws; leave one of them out"),
+        ("lm-gru", ["--sample", "--beam", "3"], "--beam and --sample exclude each other; leave one of them out"),
         ("lm-gru", ["--prompt", "the", "--prefixes", "x"], "--prompt is the beginning itself"),
         ("tag-gru", ["--format", "conllu", "--prefixes", "x"], "labels have no beginnings to force"),
         ("tag-gru", ["--column", "upos"], "this one is plain text; leave it out, or say what the file is with"),
@@ -166,7 +166,7 @@ def test_no_threads_at_all_is_a_wrong_use_and_no_crash(translator: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["compare", "--saved", "a", "--csv", "a"], "--csv a is the file of --saved too"),
+        (["compare", "--saved", "a", "--csv", "a"], "--csv a is also the file of --saved"),
     ],
 )
 def test_what_is_read_is_not_written_over(
@@ -176,7 +176,7 @@ def test_what_is_read_is_not_written_over(
     for name in ("a", "b"):
         Path(name).write_text("a line\n")
     result = CliRunner().invoke(app, arguments)
-    assert str(result.exception) == f"{said}, and would replace it; give another name"
+    assert str(result.exception) == f"{said}; give another name"
     assert Path("a").read_text() == Path("b").read_text() == "a line\n"
 
 

@@ -254,8 +254,8 @@ def report_error_rate(files: GoldFiles, aligner: Aligner, *, out: Path | None, j
 
     run = aligner.run
     sources, targets, gold = read_gold_files(files)
-    texts = [natural_text(run, words, side, files.recase) for side, words in enumerate((sources, targets))]
-    links = aligner.links(*texts, sources, targets)
+    one, other = (natural_text(run, words, side, files.recase) for side, words in enumerate((sources, targets)))
+    links = aligner.links(one, other, sources, targets)
     scores = [measured.score(bootstrap=run.recipe.evaluation.bootstrap) for measured in measure_alignments(links, gold)]
     how = ["word alignments by attention", *aligner.heads.heads, *(["shifted"] if aligner.heads.shift else [])]
     if run.members:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and overrides of a run's recipe (`decoding.beam=8`)."""
+"""Options shared by several commands, overrides of a run's recipe (`decoding.beam=8`), and checks of both."""
 
 from __future__ import annotations
 
@@ -55,21 +55,18 @@ def use_threads(count: int | None) -> None:
 
 
 def load_runs(run: Path, others: Sequence[Path] | None, mean: str, device: str, precision: str) -> Run:
-    """Load a run, or the ensemble of a run and others."""
+    """Load a run, or an ensemble of it and others."""
     from sightline.run import Run
 
     if not others:
         if mean != "probabilities":
-            raise ValueError(f"--ensemble-mean {mean} needs several models, and there is one; add --with RUN")
+            raise ValueError(f"--ensemble-mean {mean} needs several models; add --with RUN")
         return Run.load(run, device=device, precision=precision)
     known = {run.resolve(): run}
     for other in others:
         if (same := known.get(other.resolve())) is not None:
             also = "" if same == other else f", which is {same}"
-            raise ValueError(
-                f"--with {other}{also}: this run is in the ensemble already; naming it twice would only give it more "
-                f"weight, so name each run once"
-            )
+            raise ValueError(f"--with {other}{also}: this run is in the ensemble already; name each run once")
         known[other.resolve()] = other
     return Run.ensemble([run, *others], mean=mean, device=device, precision=precision)  # type: ignore[arg-type]
 
@@ -77,18 +74,18 @@ def load_runs(run: Path, others: Sequence[Path] | None, mean: str, device: str, 
 # --- overrides ----------------------------------------------------------------------------------------------------
 
 _OVERRIDE = re.compile(r"[a-z_]+(\.[\w-]+)*=")
-_OF_RUNS = ("decoding", "evaluation")  # what can still be changed after training
+_CHANGEABLE = ("decoding", "evaluation")  # sections that can be changed after training
 
 
 def split_overrides(words: Iterable[str | Path | None]) -> tuple[list[str], list[str]]:
-    """Words of the command line that are files, runs or texts, and those that are overrides."""
-    given = [word if isinstance(word, str) else str(word) for word in words if word is not None]
-    overrides = [word for word in given if _OVERRIDE.match(word) and not Path(word.partition("\n")[0][:200]).exists()]
-    return [word for word in given if word not in overrides], overrides
+    """Split arguments into other words (files, runs, texts) and overrides."""
+    texts = [word if isinstance(word, str) else str(word) for word in words if word is not None]  # keeps `Flag`
+    overrides = [word for word in texts if _OVERRIDE.match(word) and not Path(word.partition("\n")[0][:200]).exists()]
+    return [word for word in texts if word not in overrides], overrides
 
 
 def file_and_overrides(file: Path | None, overrides: Sequence[str] | None) -> tuple[Path | None, list[str]]:
-    """The optional FILE before the overrides: without one, the first override stands in its place."""
+    """Separate the optional FILE from the overrides; without a file, the parser takes the first override for it."""
     files, overrides = split_overrides([file, *(overrides or ())])
     if len(files) > 1:
         raise ValueError(f"unexpected argument {files[1]!r}: give one file, and overrides as key=value")
@@ -96,16 +93,16 @@ def file_and_overrides(file: Path | None, overrides: Sequence[str] | None) -> tu
 
 
 def decoding_flags(*, beam: int | None = None, nbest: int | None = None, seed: int | None = None) -> list[str]:
-    """Flags that stand for recipe keys, as overrides."""
+    """Overrides for flags that set recipe keys."""
     keys = {"--beam": ("decoding.beam", beam), "--nbest": ("decoding.nbest", nbest)}
     keys["--seed"] = ("decoding.sample.seed", seed)
     return [Flag(key, value, flag) for flag, (key, value) in keys.items() if value is not None]
 
 
 def change_run(run: Run, overrides: Sequence[str], *, sample: bool = False) -> tuple[Run, dict[str, str]]:
-    """A copy of the run with overrides of its recipe (one output each, unless they say otherwise).
+    """Copy a run and override keys of its recipe (`decoding.nbest` is 1 unless overridden).
 
-    Also returns each changed key with the words it was written in, for messages.
+    Also returns each changed key with its spelling on the command line, for messages.
     """
     from sightline.recipe.loading import change_sections
     from sightline.recipe.overrides import key_of
@@ -113,7 +110,7 @@ def change_run(run: Run, overrides: Sequence[str], *, sample: bool = False) -> t
 
     written = {".".join(key_of(word)): getattr(word, "flag", word) for word in overrides}
     for key, word in written.items():
-        if key.partition(".")[0] in set(type(run.recipe).model_fields) - {*_OF_RUNS}:
+        if key.partition(".")[0] in set(type(run.recipe).model_fields) - {*_CHANGEABLE}:
             raise ValueError(
                 f"override {word!r}: {key} is fixed once a run is trained; decoding.* and evaluation.* can be changed"
             )
@@ -133,58 +130,56 @@ def change_run(run: Run, overrides: Sequence[str], *, sample: bool = False) -> t
 
 
 def _check_sampling(recipe: Recipe, written: Mapping[str, str], sample: bool) -> None:
-    """Refuse --sample beside a beam, and settings of sampling where nothing is sampled."""
+    """Refuse --sample with a beam size, and sampling options without sampling."""
     beam = written.get("decoding.beam")
     if sample and beam is not None:
-        raise ValueError(f"{beam} searches, and --sample draws; leave one of them out")
+        raise ValueError(f"{beam} and --sample exclude each other; leave one of them out")
     sampling = sample or "decoding.sample" in written or (recipe.decoding.sample is not None and beam is None)
     for key, word in written.items():
         if key.startswith("decoding.sample.") and not sampling:
-            raise ValueError(f"{word} says how to draw, and nothing is drawn; add --sample")
+            raise ValueError(f"{word} applies to sampling; add --sample")
 
 
 def _check_risk(recipe: Recipe, written: Mapping[str, str]) -> None:
-    """Refuse settings of minimum Bayes risk where it is off."""
+    """Refuse options of minimum Bayes risk decoding while it is off."""
     own = recipe.decoding.mbr is not None and "decoding.mbr" not in written
     for key, word in written.items():
         if key.startswith("decoding.mbr.") and not own and "decoding.mbr.candidates" not in written:
-            raise ValueError(f"{word} is for minimum Bayes risk, which is off; add decoding.mbr.candidates=N")
+            raise ValueError(f"{word} applies to minimum Bayes risk decoding; add decoding.mbr.candidates=N")
 
 
 def check_search(recipe: Recipe, written: Mapping[str, str]) -> dict[str, bool]:
-    """Refuse decoding keys that have no effect for this task, or beside others; return how each was written."""
+    """Refuse decoding overrides that have no effect; return the spelling of the others."""
     options, spec = recipe.decoding, recipe.task_spec
     search = {word: True for key, word in written.items() if key.startswith("decoding.") and key != "decoding.nbest"}
     if not spec.writes_text:
-        refuse(search, f"is for models that write, and labels are given ({spec}); leave it out")
+        refuse(search, f"applies to models that generate text, not to labels ({spec}); leave it out")
     if (word := written.get("decoding.diversity")) is not None and options.groups == 1:
-        raise ValueError(f"{word} keeps groups of a beam apart, and there is one group; add decoding.groups=N")
+        raise ValueError(f"{word} needs several groups; add decoding.groups=N")
     if (word := written.get("decoding.coverage_penalty")) is not None:
         if options.coverage_penalty and (options.beam == 1 or options.sample is not None):
-            raise ValueError(
-                f"{word} ranks the hypotheses of a beam, and there is one hypothesis; raise --beam, or leave it out"
-            )
+            raise ValueError(f"{word} needs a beam of several hypotheses; raise --beam, or leave it out")
     return search
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------------------------
 
 
 def refuse(options: Mapping[str, Any], why: str) -> None:
-    """Refuse options that are set (neither None nor False): an error that names the first, with the reason."""
+    """Raise an error with a reason if any of these options is set (neither None nor False)."""
     for option, value in options.items():
         if value is not None and value is not False:
             raise ValueError(f"{option} {why}")
 
 
 def check_files(written: Mapping[str, Path | None], read: Mapping[str, Path | None]) -> None:
-    """Refuse to write two outputs to one file, or an output over an input."""
+    """Refuse to write two outputs to one file, or to overwrite an input."""
     places: dict[Path, str] = {path.resolve(): option for option, path in read.items() if path is not None}
     for option, path in written.items():
         if path is None:
             continue
         if (other := places.get(path.resolve())) is not None:
-            raise ValueError(f"{option} {path} is the file of {other} too, and would replace it; give another name")
+            raise ValueError(f"{option} {path} is also the file of {other}; give another name")
         places[path.resolve()] = option
 
 
@@ -200,7 +195,7 @@ _LARGEST: dict[str, int] = {
 
 
 def check_numbers(options: Mapping[str, Any]) -> None:
-    """Refuse numbers that no option of this name can have: NaN, infinity, negative or far too large."""
+    """Refuse NaN, infinite, negative and far too large numbers."""
     for name, value in options.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             continue
