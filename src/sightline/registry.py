@@ -67,12 +67,14 @@ _NORMS = "sightline.layers.norms"
 _FEEDFORWARD = Entry("sightline.layers.feedforward:FeedForwardNet", "sightline.recipe.model:FeedForwardConfig")
 _TASKS = "sightline.recipe.tasks"
 _DATA = "sightline.recipe.data"
+_CALLBACKS = "sightline.training.callbacks"
 _TOKENIZER = "sightline.text.tokenizer_training:train_tokenizer"
 
 
 def _sharing(config: str, module: str, **targets: str) -> dict[str, Entry]:
     """Entries of one module that share a config."""
-    return {name: Entry(f"{module}:{target}", f"sightline.recipe.{config}") for name, target in targets.items()}
+    section = f"sightline.recipe.{config}"
+    return {name.replace("_", "-"): Entry(f"{module}:{target}", section) for name, target in targets.items()}
 
 
 def _of(module: str, **targets: str) -> dict[str, Entry]:
@@ -172,17 +174,27 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         **_of("evaluation.perplexity", bits_per_character="BitsPerCharacter", masked_accuracy="MaskedAccuracy"),
         **_of("evaluation.rouge", rouge_1="Rouge1", rouge_2="Rouge2", rouge_l="RougeL", rouge_lsum="RougeLsum"),
     },
-    "loss": _of("tasks.losses", cross_entropy="batch_loss"),
-    "optimizer": _of("training.optimizers", adamw="adamw"),
-    "schedule": {
-        **_of("training.schedules", constant="constant", inverse_sqrt="inverse_sqrt", cosine="cosine"),
-        **_of("training.schedules", warmup_stable_decay="warmup_stable_decay"),
+    "loss": {"cross-entropy": Entry("sightline.tasks.losses:batch_loss", about="The loss of the task.")},
+    "optimizer": {
+        "adamw": Entry(
+            "sightline.training.optimizers:adamw",
+            about="Adam with decoupled weight decay (Loshchilov and Hutter 2019); training.betas and eps are its keys.",
+        ),
     },
+    "schedule": _sharing(
+        "training:Schedule",
+        "sightline.training.schedules",
+        constant="constant",
+        inverse_sqrt="inverse_sqrt",
+        cosine="cosine",
+        warmup_stable_decay="warmup_stable_decay",
+    ),
     "callback": {
-        **_of("training.callbacks", warmup_check="WarmupCheck", expert_routing="RoutingRecord"),
-        **_of("training.callbacks", gradient_norms="GradientNorms"),
+        "warmup-check": Entry(f"{_CALLBACKS}:WarmupCheck", about="Warns if the warm-up is too long for the limits."),
+        "expert-routing": Entry(f"{_CALLBACKS}:RoutingRecord", about="Logs the share of tokens of each expert."),
+        "gradient-norms": Entry(f"{_CALLBACKS}:GradientNorms", about="Logs gradient norms with training.log_layers."),
     },
-    "logger": _of("training.loggers", tensorboard="TensorBoard"),
+    "logger": {"tensorboard": Entry("sightline.training.loggers:TensorBoard", about="Events for TensorBoard.")},
     "processor": {},
 }
 

@@ -13,10 +13,17 @@ from installed_plugins import forget_plugins, install
 
 import sightline
 from sightline import registry
-from sightline.recipe import Recipe
+from sightline.recipe import Recipe, Training
 from sightline.recipe.loading import RecipeError, load_recipe, recipe_schema
 from sightline.recipe.reference import reference
 
+PARTS: dict[str, Any] = {
+    "optimizer": {"kind": "heavy-ball", "momentum": 0.5},
+    "loss": {"kind": "scaled", "factor": 2.0},
+    "schedule": {"kind": "halving", "half_life": 2, "warmup": 0},
+    "callbacks": [{"kind": "weight-norm", "digits": 4}],
+    "loggers": [{"kind": "lines", "file": "losses.txt"}],
+}
 LINES = ["a b c", "b c", "c a b a", "a", "b b c"]
 RECIPE: dict[str, Any] = {
     "data": {
@@ -100,12 +107,22 @@ def test_one_score_serves_both_families(kind: str) -> None:
         ("model.encoder.kind", "bag-of-word", "there is no 'bag-of-word'; did you mean bag-of-words?"),
         ("decoding.processors.0.windw", 1, "unknown key decoding.processors.0.windw; did you mean window?"),
         ("evaluation.metrics.0", "length-rato", "did you mean length-ratio?"),
+        (
+            "training.optimizer",
+            "heavy-bal",
+            "training.optimizer.kind: there is no 'heavy-bal'; did you mean heavy-ball?",
+        ),
+        ("training.optimizer.momentun", 0.1, "unknown key training.optimizer.momentun; did you mean momentum?"),
+        ("training.loss.factor", -1, "training.loss.factor: expected greater than 0"),
+        ("training.schedule.half_live", 3, "unknown key training.schedule.half_live; did you mean half_life?"),
+        ("training.callbacks.0.digit", 3, "unknown key training.callbacks.0.digit; did you mean digits?"),
+        ("training.loggers.0.kind", "line", "there is no 'line'; did you mean lines?"),
     ],
 )
 def test_errors_in_the_section_of_a_plugin_have_its_line_and_the_nearest_key(
     path: str, value: Any, message: str, tmp_path: Path
 ) -> None:
-    recipe = json.loads(json.dumps(RECIPE))
+    recipe = json.loads(json.dumps({**RECIPE, "training": {**RECIPE["training"], **PARTS}}))
     section: Any = recipe
     *above, key = path.split(".")
     for name in above:
@@ -155,6 +172,67 @@ def test_every_part_of_ours_can_be_imported() -> None:
             assert (entry.load(), entry.load_config()) != (None, None), (part, name)
 
 
+def train(folder: Path, **training: Any) -> sightline.Run:
+    """Three logged steps of a small LSTM."""
+    folder.mkdir()
+    body = {"kind": "recurrent", "dropout": 0.0}
+    settings = {**RECIPE["training"], "precision": "float32", "log_every": 1, "clip": None, "lr": 0.1, **training}
+    recipe = {**RECIPE, "model": {"width": 8, "encoder": body, "decoder": body}, "training": settings}
+    recipe["decoding"], recipe["evaluation"] = {"max_length": 6}, {"metrics": ["chrf"]}
+    return sightline.train(str(write(folder, recipe)), out=folder / "run")
+
+
+def records(run: sightline.Run) -> list[dict[str, Any]]:
+    every = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
+    return [record for record in every if record["kind"] == "train"]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_a_training_takes_optimizer_loss_schedule_callback_and_logger_of_a_plugin(tmp_path: Path) -> None:
+    run = train(tmp_path / "parts", **PARTS)
+    logged = records(run)
+    assert [record["lr"] for record in logged] == [0.1 * 0.5 ** (step / 2) for step in (1, 2, 3)]
+    assert [record["loss"] for record in logged] == pytest.approx([2 * record["nll"] for record in logged], rel=0.1)
+    assert all(record["weight_norm"] == round(record["weight_norm"], 4) for record in logged)
+    assert (run / "losses.txt").read_text().splitlines() == [f"{each['step']} {each['loss']}" for each in logged]
+    (recorded,) = json.loads((run / "config.json").read_text())["plugins"]
+    assert recorded["parts"] == [
+        *("callback weight-norm", "logger lines", "loss scaled", "optimizer heavy-ball", "schedule halving")
+    ]
+    faster = train(tmp_path / "faster", **{**PARTS, "optimizer": {"kind": "heavy-ball", "momentum": 0.9}})
+    assert records(faster)[0]["loss"] == logged[0]["loss"] and records(faster)[2]["loss"] != logged[2]["loss"]
+    by_name = train(tmp_path / "names", optimizer="heavy-ball", loss="scaled", callbacks=["weight-norm"])
+    assert by_name.recipe.training.optimizer.model_dump() == {"kind": "heavy-ball", "momentum": 0.9}
+    assert "weight_norm" in records(by_name)[0]
+
+
+@pytest.mark.usefixtures("plugin")
+def test_callbacks_and_loggers_of_a_plugin_are_used_where_a_recipe_names_them(tmp_path: Path) -> None:
+    run = train(tmp_path / "plain")
+    assert "weight_norm" not in records(run)[0]
+    assert not (run / "lines.txt").exists()
+
+
+@pytest.mark.usefixtures("plugin")
+def test_overrides_name_parts_of_a_training_and_set_their_options(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    overrides = [
+        *("training.optimizer=heavy-ball", "training.optimizer.momentum=0.5", "training.schedule=constant"),
+        "training.loggers=[tensorboard, {kind: lines, file: a.txt}]",
+    ]
+    training: Any = load_recipe(path, overrides).training
+    assert (training.optimizer.momentum, training.schedule.kind, training.loggers[1].file) == (0.5, "constant", "a.txt")
+    assert Recipe.model_validate(load_recipe(path, overrides).model_dump(mode="json")).training == training
+
+
+def test_a_part_of_ours_is_named_by_a_string_or_a_section() -> None:
+    plain = Training()
+    for optimizer in ("adamw", {"kind": "adamw"}):
+        assert Training.model_validate({"optimizer": optimizer, "loss": "cross-entropy"}) == plain
+    with pytest.raises(ValueError, match="'adamw'"):
+        Training.model_validate({"optimizer": "sdg"})
+
+
 def with_positions(folder: Path, **positions: Any) -> sightline.Run:
     """A Transformer of one head, trained for three steps."""
     folder.mkdir()
@@ -166,8 +244,7 @@ def with_positions(folder: Path, **positions: Any) -> sightline.Run:
 
 
 def losses(run: sightline.Run) -> list[float]:
-    records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return [record["loss"] for record in records if record["kind"] == "train"]
+    return [record["loss"] for record in records(run)]
 
 
 @pytest.mark.usefixtures("plugin")

@@ -15,7 +15,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.aliases import current_name, rename_keys, warn_renamed
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
-from sightline.recipe.schema import Section, chosen, inner, kinds
+from sightline.recipe.schema import Section, chosen, inner, kinds, open_union_of
 from sightline.recipe.tasks import task_spec
 from sightline.recipe.yaml import MAX_BYTES, Key, KeyPath, Located, dotted, read_yaml
 
@@ -90,11 +90,12 @@ def _lacks(here: Any, key: Key) -> bool:
 
 
 def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: KeyPath) -> None:
-    """Expand `init_from: RUN` to `init_from: {run: RUN}`, so that it can have other keys."""
-    section = chosen(annotation, here[key])
-    if isinstance(here[key], str) and section is not None and section.short_for is not None:
-        here[key] = {section.short_for: here[key]}
-        document.places[(*path, section.short_for)] = document.places[path]
+    """Expand `init_from: RUN` to `{run: RUN}`, `optimizer: NAME` to `{kind: NAME}`, so that other keys can be set."""
+    section, union = chosen(annotation, here[key]), open_union_of(annotation)
+    short = "kind" if union is not None and union.short else None if section is None else section.short_for
+    if isinstance(here[key], str) and short is not None:
+        here[key] = {short: here[key]}
+        document.places[(*path, short)] = document.places[path]
 
 
 def _default(annotation: Any, key: Key, here: Any) -> Any:

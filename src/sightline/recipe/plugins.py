@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 from sightline.files import read_bounded
-from sightline.recipe.schema import Registered, Section, open_union_of
+from sightline.recipe.schema import Choice, Registered, Section, open_union_of
 from sightline.registry import Entry, entries
 
 _MOST_BYTES = 10_000_000  # of config.json
@@ -24,6 +24,13 @@ def used_plugins(recipe: Section) -> list[dict[str, Any]]:
         {"package": package, "version": version, "parts": sorted(set(names))}
         for (package, version), names in parts.items()
     ]
+
+
+def with_own_parts(part: str, named: Sequence[Choice]) -> list[Choice]:
+    """Sightline's own parts of a kind, without options unless a recipe names them, then those the recipe names."""
+    names = {each.kind for each in named}
+    own = (name for name, entry in entries(part).items() if entry.plugin is None and name not in names)
+    return [*(Choice(kind=name) for name in own), *named]
 
 
 def missing_plugin(run: Path, name: str) -> str | None:

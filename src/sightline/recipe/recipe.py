@@ -175,8 +175,8 @@ def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
 # or warmup-stable-decay schedule.
 FREE: frozenset[tuple[str, ...]] = frozenset(
     {
-        *(("training", key) for key in ("limits", "device", "threads", "tensorboard", "keep", "log_every")),
-        ("training", "log_layers"),
+        *(("training", key) for key in ("limits", "device", "threads", "keep", "log_every", "log_layers")),
+        *(("training", key) for key in ("tensorboard", "callbacks", "loggers")),
         ("training", "stopping", "patience"),
         ("data", "tests"),
         ("data", "folder"),  # differs between machines; the text itself is compared later

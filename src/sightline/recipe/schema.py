@@ -251,7 +251,8 @@ class OpenUnion:
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         members = [handler(_with_reference(member)) for member in alternatives(cls)]
-        return {"oneOf": members} if len(members) != 1 else members[0]
+        section = {"oneOf": members} if len(members) != 1 else members[0]
+        return {"anyOf": [{"enum": list(cls.kinds())}, section]} if cls.short and members else section
 
 
 def _with_reference(section: type[Section]) -> CoreSchema:
@@ -278,7 +279,7 @@ def open_union(
 
 
 class Choice(Section):
-    """A part of a plug-in: its kind, and the keys of its config."""
+    """A registered part: its kind, and the keys of its config."""
 
     kind: str
 
@@ -336,6 +337,7 @@ def chosen(annotation: Any, value: Any) -> type[Section] | None:
     union = open_union_of(annotation)
     if union is not None:
         kind = value.get("kind", union.default) if isinstance(value, dict) else union.default
+        kind = value if union.short and isinstance(value, str) else kind
         return union.kinds().get(kind) if isinstance(kind, str) else None
     members = sections(annotation)
     return members[0] if len(members) == 1 else None

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from sightline.recipe.schema import Probability, Registered, Section
+from sightline.recipe.schema import Choice, Probability, Section, default_of, open_union
 
 
 class Schedule(Section):
     """The learning rate over time; `lr` is its peak."""
 
-    kind: Annotated[str, Registered("schedule")] = Field("cosine", description="decay after the warm-up")
+    kind: Literal["constant", "inverse-sqrt", "cosine", "warmup-stable-decay"] = Field(
+        "cosine", description="decay after the warm-up"
+    )
     warmup: int | float = Field(
         0.1,
         ge=0,
@@ -30,6 +32,17 @@ class Schedule(Section):
         if value != int(value):
             raise ValueError(f"{value} is neither a number of steps nor a share of the training below 1")
         return int(value)
+
+
+if TYPE_CHECKING:
+    AnySchedule = Schedule
+    AnyOptimizer = AnyLoss = AnyCallback = AnyLogger = Choice
+else:
+    AnySchedule = open_union("schedule", default="cosine", base=Schedule, short=True)
+    AnyOptimizer = open_union("optimizer", default="adamw", base=Choice, short=True)
+    AnyLoss = open_union("loss", default="cross-entropy", base=Choice, short=True)
+    AnyCallback = open_union("callback", base=Choice, short=True)
+    AnyLogger = open_union("logger", base=Choice, short=True)
 
 
 class Batches(Section):
@@ -154,7 +167,7 @@ class Training(Section):
     """How the model is trained."""
 
     lr: float = Field(5e-4, gt=0, description="peak learning rate; the default depends on the model")
-    schedule: Schedule = Field(Schedule(), description="the learning rate over time")
+    schedule: AnySchedule = Field(Schedule(), description="the learning rate over time")
     betas: tuple[Probability, Probability] = Field((0.9, 0.98), description="of Adam")
     eps: float = Field(1e-9, gt=0, description="of Adam")
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay of matrices")
@@ -218,9 +231,18 @@ class Training(Section):
     device: str = Field("auto", description="auto (cuda if there is one), cpu, cuda, cuda:N or mps (untested)")
     threads: int | None = Field(None, ge=1, description="CPU threads; by default chosen by PyTorch")
     tensorboard: bool = Field(False, description="write metrics for TensorBoard")
-    optimizer: Annotated[str, Registered("optimizer")] = Field("adamw", description="the optimizer")
-    loss: Annotated[str, Registered("loss")] = Field(
-        "cross-entropy", description="the loss; cross-entropy: that of the task"
+    optimizer: AnyOptimizer = Field(
+        default_factory=lambda: default_of(AnyOptimizer), description="its name, or a section with its options"
+    )
+    loss: AnyLoss = Field(
+        default_factory=lambda: default_of(AnyLoss),
+        description="its name, or a section with its options; cross-entropy: that of the task",
+    )
+    callbacks: tuple[AnyCallback, ...] = Field(
+        (), description="callbacks of plug-ins to call, by name or as sections; Sightline's own are always active"
+    )
+    loggers: tuple[AnyLogger, ...] = Field(
+        (), description="loggers to write to beside metrics.jsonl, by name or as sections: tensorboard, or a plug-in's"
     )
 
 

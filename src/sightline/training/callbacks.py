@@ -1,7 +1,7 @@
 """Callbacks: small objects the trainer calls at fixed points of a training.
 
-A plug-in registers a subclass of `Callback`; every training then has one. Anything that changes the weights belongs in
-the trainer or the optimizer instead, so that a resumed training is the uninterrupted one.
+A plug-in registers a subclass of `Callback`, and recipes name it in `training.callbacks`. Anything that changes the
+weights belongs in the trainer or the optimizer instead, so that a resumed training is the uninterrupted one.
 """
 
 from __future__ import annotations
@@ -145,4 +145,4 @@ def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dic
     return {"experts": shares, "dropped": share, "dropped_choices": round(dropped * steps)}
 
 
-CALLBACKS = Implementations("callback")  # classes; every training has an object of each
+CALLBACKS = Implementations("callback")  # classes, called with their options

@@ -53,9 +53,10 @@ class Display(Protocol):
 
 
 class Logger:
-    """Receives every record; the methods do nothing unless overridden. A plug-in registers a subclass.
+    """Receives every record; the methods do nothing unless overridden.
 
-    It is created with the run folder and the step a resumed training continues from (0: a new one).
+    A plug-in registers a subclass, and recipes name it in `training.loggers`. It is created with the run folder, the
+    step a resumed training continues from (0: a new one), and its options.
     """
 
     def __init__(self, run: Path, step: int = 0) -> None: ...
@@ -143,7 +144,7 @@ class TensorBoard(Logger):
         self._events.close()
 
 
-LOGGERS = Implementations("logger")  # classes; every training has one of each beside metrics.jsonl
+LOGGERS = Implementations("logger")  # classes, called with (run, step, **options)
 
 
 # --- losses of steps -----------------------------------------------------------------------------------------------

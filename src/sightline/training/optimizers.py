@@ -12,6 +12,7 @@ from sightline.layers.adapters import is_adapter
 from sightline.models.protocol import Layered
 from sightline.models.weights import current_path
 from sightline.recipe import Recipe, Training
+from sightline.recipe.schema import Choice
 from sightline.registry import Implementations
 from sightline.training.callbacks import part_of
 
@@ -22,7 +23,7 @@ def adamw(groups: list[dict[str, Any]], training: Training) -> torch.optim.Optim
     return torch.optim.AdamW(groups, lr=training.lr, betas=training.betas, eps=training.eps, fused=True)
 
 
-OPTIMIZERS = Implementations("optimizer")  # functions of (parameter groups, training)
+OPTIMIZERS = Implementations("optimizer")  # functions of (parameter groups, training, **options)
 
 
 def build_optimizer(
@@ -47,7 +48,8 @@ def build_optimizer(
         for (factor, matrices), parameters in groups.items()
         if parameters
     ]
-    optimizer: torch.optim.Optimizer = OPTIMIZERS[training.optimizer](options, training)
+    choice = training.optimizer
+    optimizer: torch.optim.Optimizer = OPTIMIZERS[choice.kind](options, training, **choice.options(Choice))
     return optimizer
 
 

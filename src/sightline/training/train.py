@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.loading import save_recipe
 from sightline.recipe.plugins import used_plugins
 from sightline.recipe.recipe import differences, with_unset_from
+from sightline.recipe.schema import Choice
 from sightline.registry import Implementations
 from sightline.run_folder import (
     WEIGHTS,
@@ -281,7 +283,9 @@ def fit_to_lengths(model: nn.Module, prepared: PreparedData) -> None:
 def objective_for(prepared: PreparedData, device: torch.device) -> Objective:
     """What the recipe minimizes: the loss of its task, or that in a wrapper."""
     recipe, loss = prepared.recipe, prepared.recipe.training.loss
-    task_loss = task_class(recipe).loss if loss == "cross-entropy" else Implementations("loss")[loss]
+    task_loss = task_class(recipe).loss
+    if loss.kind != "cross-entropy":
+        task_loss = partial(Implementations("loss")[loss.kind], **loss.options(Choice))
     if recipe.training.reward is not None:
         return ExpectedReward(recipe, prepared.vocabulary, device, prepared.target_lengths, task_loss)
     return build_objective(recipe.training, task_loss)

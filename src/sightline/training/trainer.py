@@ -23,6 +23,8 @@ from sightline.data.collate import StaticShape, TrainingBatch, prefetch
 from sightline.layers.losses import Loss
 from sightline.models.weights import load_parameters, weights_of
 from sightline.recipe import Recipe
+from sightline.recipe.plugins import with_own_parts
+from sightline.recipe.schema import Choice
 from sightline.run_folder import RunError
 from sightline.training.averaging import RunningAverage, finished_weights
 from sightline.training.callbacks import CALLBACKS
@@ -71,7 +73,8 @@ class Trainer:
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         self.average = RunningAverage(self.model, averaging.decay) if averaging.kind == "ema" else None
         self.checkpoints = Checkpoints(self.run, self.training.keep)
-        self.callbacks = [build() for build in CALLBACKS.values()]
+        chosen = with_own_parts("callback", self.training.callbacks)
+        self.callbacks = [CALLBACKS[each.kind](**each.options(Choice)) for each in chosen]
         self.loggers: list[Logger] = []  # open while training
         self.progress, self.resumed_at = Progress(), 0
         self.metrics = StepMetrics()
@@ -128,8 +131,11 @@ class Trainer:
         self.metrics = StepMetrics(self.progress.unlogged)
         if self.world.is_main:
             self.journal = stack.enter_context(Journal(self.run, step, size=self.progress.journal))
-            names = [name for name in LOGGERS if name != "tensorboard" or self.training.tensorboard]
-            self.loggers = [self.journal, *(stack.enter_context(LOGGERS[name](self.run, step)) for name in names)]
+            named = list(self.training.loggers)
+            if self.training.tensorboard and all(each.kind != "tensorboard" for each in named):
+                named.append(Choice(kind="tensorboard"))
+            loggers = (LOGGERS[each.kind](self.run, step, **each.options(Choice)) for each in named)
+            self.loggers = [self.journal, *map(stack.enter_context, loggers)]
         stack.callback(self.close_batches)
         self.started, self.seconds_before = time.monotonic(), self.progress.seconds
         self.logged_at, self.logged_tokens = time.monotonic(), self.progress.tokens
