@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sightline.recipe import Recipe
 from sightline.training.dry_run import dry_run
 from sightline.training.memory import MemoryEstimate, estimate_memory, memory_of, peak_memory
 from sightline.training.optimizers import freeze_for, trained_count
+from sightline.training.train import train
 
 CPU = torch.device("cpu")
 TRANSFORMER: dict[str, Any] = {"kind": "transformer", "layers": 2, "heads": 2}
@@ -60,11 +62,36 @@ def test_the_estimate_counts_the_parameters_that_are_built(made: Recipe) -> None
     assert estimate_memory(made).total < estimate.total  # for any vocabulary
 
 
-def test_what_cannot_fit_is_refused_with_the_figures_before_anything_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sightline.training.dry_run.prepare_data", lambda *given, **more: pytest.fail("data was read"))
-    deep = {**TRANSFORMER, "layers": 1_024, "heads": 64}
-    with pytest.raises(ValueError, match=r"with [\d,]{15,} parameters needs at least [\d,.]+ GiB \(weights"):
-        dry_run(recipe(deep, deep, 65_536))
+@pytest.mark.parametrize(
+    ("encoder", "width", "message"),
+    [
+        ({"layers": 1_000_000}, 1_024, "with [0-9,]{17,} parameters needs at least [0-9,.]+ GiB [(]weights"),
+        ({"layers": 1_000_000_000, "heads": 1_024}, 1_024, "with [0-9,]{20,} parameters needs at least [0-9,.]+ GiB"),
+        ({"heads": 100_000}, 1_000_000, "with [0-9,]{18,} parameters needs at least [0-9,.]+ GiB"),
+        ({"feedforward": {"width": 1_000_000_000}}, 1_024, "with [0-9,]{15,} parameters needs at least"),
+        ({}, 1_000_000_000, "a single weight of this model, of size 3000000000 x 1000000000, has 3,000,000,000,000"),
+    ],
+    ids=["layers", "layers and heads", "heads and width", "hidden width", "width"],
+)
+def test_a_model_that_cannot_fit_is_refused_before_the_text_is_read(
+    encoder: dict[str, Any], width: int, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in ("dry_run", "train"):
+        monkeypatch.setattr(f"sightline.training.{module}.with_defaults", lambda *_: pytest.fail("the text was read"))
+    large = recipe({**TRANSFORMER, **encoder}, LSTM, width)
+    with pytest.raises(ValueError, match=message):
+        dry_run(large)
+    with pytest.raises(ValueError, match=message):
+        train(large, out=tmp_path / "run")
+    assert not list((tmp_path / "run").glob("*.yaml"))
+
+
+def test_a_width_that_follows_from_the_text_is_estimated_by_the_smallest(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = recipe(LSTM, LSTM, 256)
+    assert estimate_memory(plain).parameters > 0
+    values = plain.model_dump(mode="json", exclude_unset=True)
+    del values["model"]["width"]
+    assert estimate_memory(Recipe.model_validate(values)) == estimate_memory(plain)
 
 
 def test_an_estimate_reads_as_its_sum() -> None:

@@ -27,6 +27,7 @@ from sightline.recipe.tasks import spec_of_values
 if TYPE_CHECKING:
     from sightline.recipe.recipe import Recipe
 
+SMALLEST_WIDTH = 256  # of a model whose recipe does not set it
 _MOSTLY = 0.5  # share of rare target words that are also in their source, above which the default model copies
 
 
@@ -167,7 +168,7 @@ def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
 
 
 def _width(recipe: Recipe, text: TextSize) -> int:
-    return 512 if text.words > 5_000_000 else 256
+    return 512 if text.words > 5_000_000 else SMALLEST_WIDTH
 
 
 def _dropout(recipe: Recipe, text: TextSize) -> float:

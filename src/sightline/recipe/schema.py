@@ -1,7 +1,8 @@
 """Sections of a recipe: their base class, limits of numbers, and unions on `kind` that plug-ins can extend.
 
-The largest values are far beyond what anyone trains today. They turn a slip (`width: 1000000000`) into an error with
-its place instead of a machine that runs out of memory half an hour later.
+The largest values are far beyond what anyone trains today. They turn a slip (`tokens: 1000000000000`) into an error
+with its place instead of a machine that runs out of memory half an hour later. A model that is too large for a machine
+is refused by an estimate of its memory (training/memory.py).
 """
 
 from __future__ import annotations
@@ -44,13 +45,7 @@ def alternatives(annotation: Any) -> list[Any]:
 # By the name of the key, whatever section it is in; `Section.key` where the same name is smaller or larger there.
 MOST: dict[str, int | float] = {
     # the model
-    "width": 65_536,
-    "FeedForwardConfig.width": 1_048_576,
-    "hidden": 1_048_576,
-    "layers": 1_024,
-    "heads": 1_024,
-    "kv_heads": 1_024,
-    "channels": 65_536,
+    **dict.fromkeys(("width", "hidden", "layers", "heads", "kv_heads", "channels"), 1_000_000_000),
     "kernel": 1_023,
     "window": 1_023,
     "dilations": 65_536,

@@ -36,7 +36,10 @@ class Schedule(Section):
 
 if TYPE_CHECKING:
     AnySchedule = Schedule
-    AnyOptimizer = AnyLoss = AnyCallback = AnyLogger = Choice
+    AnyOptimizer = Choice
+    AnyLoss = Choice
+    AnyCallback = Choice
+    AnyLogger = Choice
 else:
     AnySchedule = open_union("schedule", default="cosine", base=Schedule, short=True)
     AnyOptimizer = open_union("optimizer", default="adamw", base=Choice, short=True)

@@ -60,7 +60,7 @@ class DryRun:
 def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun:
     """Load the data, estimate the memory, build the model, run one step; a model that cannot fit is refused."""
     device = choose_device(recipe.training.device)
-    check_memory(recipe, device)  # with the smallest vocabulary, before the data is read
+    check_memory(recipe, device)  # before the text is read
     recipe, chosen = with_defaults(recipe)
     with closing(prepare_data(recipe, vocabulary=vocabulary_of_start(recipe), progress=progress)) as prepared:
         result = _run(recipe, prepared, device)

@@ -2,12 +2,14 @@
 
 The estimate is a lower bound: weights, gradients and optimizer states in float32, without activations. It builds the
 model on the `meta` device, where parameters have shapes and no memory. Of a very deep model only a few layers are
-built: parameters grow linearly with the number of layers.
+built: the number of parameters is linear in the number of layers.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
+from sightline.recipe.defaults import SMALLEST_WIDTH, open_keys
 from sightline.training.optimizers import freeze_for, trained_count
 
 _DEEP = 64  # deeper models are measured at this depth and at half of it; every pattern of layers repeats within that
@@ -61,24 +64,37 @@ class MemoryEstimate:
 
 
 def estimate_memory(recipe: Recipe, vocabulary: Any = None) -> MemoryEstimate:
-    """The estimate for a recipe; without a vocabulary, a lower bound for any."""
-    vocabulary = vocabulary or _no_vocabulary()
+    """The estimate for a recipe; without a vocabulary, before the text is read, a lower bound."""
+    if vocabulary is None:
+        side: Any = SimpleNamespace(size=5, pieces=lambda ids: [str(number) for number in ids], all_pieces=["a"] * 5)
+        vocabulary = SimpleNamespace(source=side, target=side)
+        if "model.width" in open_keys(recipe):
+            recipe = _with_model(recipe, width=SMALLEST_WIDTH)
     depths = {side: getattr(body, "layers", 0) for side, body in recipe.model.bodies.items()}
     depths = {side: depth for side, depth in depths.items() if depth > _DEEP}
-    base, base_trained = _counts(_with_layers(recipe, dict.fromkeys(depths, _DEEP)), vocabulary)
+    base, base_trained = _count_parameters(_with_layers(recipe, dict.fromkeys(depths, _DEEP)), vocabulary)
     parameters, trained = base, base_trained
     for side, depth in depths.items():
         shallow = {**dict.fromkeys(depths, _DEEP), side: _DEEP // 2}
-        fewer, fewer_trained = _counts(_with_layers(recipe, shallow), vocabulary)
+        fewer, fewer_trained = _count_parameters(_with_layers(recipe, shallow), vocabulary)
         parameters += (depth - _DEEP) * (base - fewer) // (_DEEP // 2)
         trained += (depth - _DEEP) * (base_trained - fewer_trained) // (_DEEP // 2)
     return MemoryEstimate(parameters, trained, parameters if recipe.training.averaging.kind == "ema" else 0)
 
 
-def _counts(recipe: Recipe, vocabulary: Any) -> tuple[int, int]:
-    """All parameters, and the trained ones: none where that cannot be known, e.g. without the run to start from."""
-    with torch.device("meta"):
-        model = build_model(recipe, vocabulary)
+def _count_parameters(recipe: Recipe, vocabulary: Any) -> tuple[int, int]:
+    """The numbers of all parameters and of trained ones (0 if they depend on the run that initializes the training)."""
+    try:
+        with torch.device("meta"):
+            model = build_model(recipe, vocabulary)
+    except RuntimeError as error:
+        if (sizes := re.search(r"Storage size calculation overflowed with sizes=\[([\d, ]+)\]", str(error))) is None:
+            raise
+        numbers = math.prod(map(int, sizes[1].split(",")))
+        raise ValueError(
+            f"a single weight of this model, of size {sizes[1].replace(', ', ' x ')}, has {numbers:,} parameters and "
+            f"needs {size(_FLOAT * numbers)}; lower model.width, the hidden width or the size of the vocabulary"
+        ) from None
     if isinstance(model, CountedModel):
         return 0, 0
     if recipe.model.adapters is not None and recipe.model.init_from is not None:
@@ -90,16 +106,13 @@ def _counts(recipe: Recipe, vocabulary: Any) -> tuple[int, int]:
     return parameter_count(model), trained_count(model)
 
 
+def _with_model(recipe: Recipe, **changes: Any) -> Recipe:
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update=changes)})
+
+
 def _with_layers(recipe: Recipe, layers: dict[str, int]) -> Recipe:
-    if not layers:
-        return recipe
     bodies = {side: getattr(recipe.model, side).model_copy(update={"layers": count}) for side, count in layers.items()}
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update=bodies)})
-
-
-def _no_vocabulary() -> Any:
-    side = SimpleNamespace(size=5, pieces=lambda ids: [str(number) for number in ids], all_pieces=["a"] * 5)
-    return SimpleNamespace(source=side, target=side)
+    return _with_model(recipe, **bodies)
 
 
 def check_memory(recipe: Recipe, device: torch.device, estimate: MemoryEstimate | None = None) -> MemoryEstimate:

@@ -97,12 +97,13 @@ def train(
         check_links(run)
         if not resume and (run / "recipe.yaml").exists():
             raise RunError(f"{run} holds a training already; go on with --resume, or give another folder with --out")
+        device = choose_device(loaded.training.device)
+        check_memory(loaded, device)  # before the text is read
         loaded, notes = complete_recipe(loaded, run, resume=resume)
         if isinstance(display, LiveDisplay):
             display.limits = loaded.training.limits
         for line in notes:
             display.note(line)
-        device = choose_device(loaded.training.device)
         check_memory(loaded, device)
         with _prepared(_with_precision(loaded, run, device), run, resume, display, progress, started) as prepared:
             _train(prepared, run, resume, display, device)

@@ -149,7 +149,7 @@ class TransformerConfig(BodyConfig):
     def _attention_fits(self) -> TransformerConfig:
         groups = self.attention.kv_heads
         if groups is not None and self.heads % groups:
-            *few, most = [str(each) for each in range(1, self.heads + 1) if self.heads % each == 0]
+            *few, most = [str(each) for each in range(1, min(self.heads, 1_024) + 1) if self.heads % each == 0]
             raise ValueError(
                 f"heads ({self.heads}) is not divisible by attention.kv_heads ({groups}); set kv_heads to "
                 f"{', '.join(few)}{' or ' if few else ''}{most}"
