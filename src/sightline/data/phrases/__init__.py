@@ -11,18 +11,17 @@ sentence is in two splits, and no surname of the validation or test split occurs
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from sightline.data.phrases.grammar import Grammar, Sentence, Word
+from sightline.data.phrases.grammar import Grammar
 from sightline.data.sources import Example, Numbered, part_of
 from sightline.data.text_files import DataError, LineLimit
 from sightline.recipe.data import PhrasesSource
 
-_PATIENCE = 10_000  # draws for one more sentence; a split has at least a tenth of all sentences
+_PATIENCE = 10_000  # draws for each sentence; a split has at least a tenth of all sentences
 _SENTIMENT = {-1: "negative", 0: "neutral", 1: "positive"}
 
 
@@ -38,17 +37,14 @@ class AnnotatedPair(NamedTuple):
 
 def read_phrases(source: PhrasesSource) -> Iterator[Example]:
     """The examples of a source: a pure function of it."""
-    for sentence in _sentences(source):
-        english = _text(sentence.english)
+    for pair in phrases(source):
         match source.target:
             case "translation":
-                yield Example(english, _text(sentence.german))
-            case "tags":
-                yield Example(english, _tags(sentence))
-            case "sentiment":
-                yield Example(english, _SENTIMENT[sentence.polarity])
+                yield Example(pair.english, pair.german)
             case "text":
-                yield Example("", english)
+                yield Example("", pair.english)
+            case target:
+                yield Example(pair.english, getattr(pair, target))  # tags or sentiment
 
 
 def read_phrases_source(source: PhrasesSource, paths: list[Path], limit: LineLimit) -> Numbered:
@@ -58,17 +54,6 @@ def read_phrases_source(source: PhrasesSource, paths: list[Path], limit: LineLim
 
 def phrases(source: PhrasesSource) -> Iterator[AnnotatedPair]:
     """The annotated sentences of a source; all targets of a source have the same sentences."""
-    for sentence in _sentences(source):
-        yield AnnotatedPair(
-            _text(sentence.english),
-            _text(sentence.german),
-            _tags(sentence),
-            _SENTIMENT[sentence.polarity],
-            _links(sentence),
-        )
-
-
-def _sentences(source: PhrasesSource) -> Iterator[Sentence]:
     random = Random(f"{source.seed}:{source.split}:{source.clauses}")
     grammar = Grammar(random, lambda name: part_of(name) == source.split)
     fewest, most = source.clauses
@@ -76,32 +61,24 @@ def _sentences(source: PhrasesSource) -> Iterator[Sentence]:
     for _ in range(source.examples):
         for _ in range(_PATIENCE):
             sentence = grammar.sentence(fewest + int(random.random() * (most - fewest + 1)))
-            text = _text(sentence.english)
-            if text not in seen and part_of(text) == source.split:
+            english = " ".join(word.text for word in sentence.english)
+            if english not in seen and part_of(english) == source.split:
                 break
         else:
             raise DataError(
                 f"examples: {source.examples:,} are more sentences of {fewest} to {most} clauses than the "
                 f"{source.split} part has; lower `examples` or raise `clauses`"
             )
-        seen.add(text)
-        yield sentence
-
-
-def _links(sentence: Sentence) -> frozenset[tuple[int, int]]:
-    """Words that share a concept."""
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for j, word in enumerate(sentence.german):
-        for concept in word.concepts:
-            places[concept].append(j)
-    return frozenset(
-        (i, j) for i, word in enumerate(sentence.english) for concept in word.concepts for j in places[concept]
-    )
-
-
-def _tags(sentence: Sentence) -> str:
-    return " ".join(word.tag for word in sentence.english)
-
-
-def _text(words: tuple[Word, ...]) -> str:
-    return " ".join(word.text for word in words)
+        seen.add(english)
+        yield AnnotatedPair(
+            english,
+            " ".join(word.text for word in sentence.german),
+            " ".join(word.tag for word in sentence.english),
+            _SENTIMENT[sentence.polarity],
+            frozenset(
+                (i, j)
+                for i, one in enumerate(sentence.english)
+                for j, other in enumerate(sentence.german)
+                if not set(one.concepts).isdisjoint(other.concepts)
+            ),
+        )
