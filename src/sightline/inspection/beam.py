@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from sightline.decoding.request import BeamStep, Hypothesis, Request
 from sightline.inspection.attention import LoadedRun
 from sightline.recipe import Decoding
-from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.terminal import plural, visible
 from sightline.text.tokenizer import END
 
@@ -190,7 +189,7 @@ def record_beam(run: LoadedRun, text: str, options: Decoding | None = None, *, p
 
     A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
     """
-    if not isinstance(run.task, Seq2SeqTask):
+    if not run.recipe.task_spec.maps_text:
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is {run.recipe.task_spec}")
     options = options or run.recipe.decoding
     record = BeamRecord(options.beam, options.candidates, options.groups)

@@ -20,17 +20,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sightline.data.collate import collate_fn
 from sightline.decoding.request import length_batches
 from sightline.files import atomic_file, check_writable
 from sightline.layers.layout import Packed
 from sightline.layers.tap import TapModule, Tapped, on_taps
-from sightline.models.language_model import LanguageModel
 from sightline.models.ngram import CountedModel
-from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
-from sightline.tasks.language_model import LanguageModelTask
-from sightline.text.tokenizer import END, SPACE, SPECIALS, START
+from sightline.text.tokenizer import SPACE, SPECIALS
 from sightline.text.vocabulary import between_spaces
 from sightline.text.word_pieces import align_words
 from sightline.text.word_vectors import has_surplus, write_word_vectors
@@ -106,7 +102,7 @@ def pool_pieces(states: Vectors, members: NDArray[np.bool_], pooling: Pooling) -
 
 def layer_count(model: Any) -> int:
     """The number of layers whose states can be read."""
-    body = model.decoder if isinstance(model, LanguageModel) else model.encoder
+    body = getattr(model, "encoder", None) or model.decoder
     layers = getattr(body, "layers", ())
     return len(layers) if all(isinstance(layer, TapModule) for layer in layers) else 0
 
@@ -153,27 +149,12 @@ def cut_words(task: Task, text: str, number: int = 0) -> WordPieces:
     return WordPieces(ids, found.words, found.members[: len(ids)])
 
 
-def _with_marks(task: Task, texts: Sequence[list[int]]) -> tuple[list[list[int]], int]:
-    """Each text with special tokens as in training, and how many come before it."""
-    if not isinstance(task.model, LanguageModel):
-        side = collate_fn(task.recipe)(
-            [np.asarray(ids, np.int64) for ids in texts], [np.ones(1, np.int64)] * len(texts)
-        )
-        assert side.source is not None
-        before, behind = ([] if mark is None else [mark] for mark in (side.source.before, side.source.behind))
-        return [[*before, *ids, *behind] for ids in texts], len(before)
-    if not isinstance(task, LanguageModelTask):  # source, end mark, and the target behind it
-        return [[*ids, END] for ids in texts], 0
-    marks = ([] if carries(task.recipe) else [START]) + [END] if task.begins else [START]
-    return [[*marks, *ids] for ids in texts], len(marks)
-
-
 @torch.inference_mode()
 def _states(task: Task, rows: Sequence[list[int]], layers: Sequence[Layer]) -> list[Tensor]:
     """(N, D) of each layer, for rows end to end: one pass."""
     model, layout = task.model, Packed.of([len(row) for row in rows], task.device)
     tokens = torch.tensor(list(chain.from_iterable(rows)), device=task.device)  # (N,)
-    alone = isinstance(model, LanguageModel)
+    alone = task.recipe.model.encoder is None
     body = "decoder" if alone else "encoder"
     paths = {f"{body}.layers.{layer}": layer for layer in layers if isinstance(layer, int)}
     found: dict[Layer, Tensor] = {}
@@ -199,14 +180,15 @@ def piece_states(
 
     They come batch by batch, texts of like length together: whoever pools them at once holds no more than a batch.
     """
+    before, after = task.special_tokens()
     filled = [number for number, ids in enumerate(texts) if ids]
     for places in length_batches([len(texts[number]) + 2 for number in filled], _TOKENS):
         numbers = [filled[place] for place in places]
-        rows, lead = _with_marks(task, [texts[number] for number in numbers])
+        rows = [[*before, *texts[number], *after] for number in numbers]
         starts = [0, *accumulate(len(row) for row in rows)]
         tables = [states.float().cpu().numpy() for states in _states(task, rows, layers)]  # (N, D) each
         for number, start in zip(numbers, starts, strict=False):
-            yield number, [table[start + lead : start + lead + len(texts[number])] for table in tables]
+            yield number, [table[start + len(before) :][: len(texts[number])] for table in tables]
 
 
 # --- texts to vectors -------------------------------------------------------------------------------------------------
@@ -363,7 +345,7 @@ def export_embeddings(task: Task, path: Path) -> int:
     model = task.model
     module, tokenizer = (
         (model.embedding, task.vocabulary.target)
-        if isinstance(model, LanguageModel)
+        if task.recipe.model.encoder is None
         else (model.source_embedding, task.vocabulary.source)
     )
     first = len(SPECIALS)

@@ -20,9 +20,7 @@ from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.models.ngram import CountedModel
 from sightline.recipe.data import MASK
-from sightline.recipe.recipe import carries
 from sightline.tasks.base import Task
-from sightline.tasks.language_model import LanguageModelTask
 from sightline.terminal import plural
 from sightline.text.tokenizer import END, SPECIALS, START
 from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
@@ -126,10 +124,7 @@ def _about(
 def _trace_translation(task: Task, text: str, target: str | None, step: int | None) -> Trace:
     vocabulary, model, device = task.vocabulary, task.model, task.device
     (source,) = task.encode([text])
-    if target is None:
-        output = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens
-    else:
-        output = vocabulary.target.encode(target)
+    output = task.generate(text) if target is None else vocabulary.target.encode(target)
     labels = _upto([*output, END], step)
     if task.recipe.model.encoder is None:
         before = [*source, END]
@@ -153,11 +148,10 @@ def _trace_translation(task: Task, text: str, target: str | None, step: int | No
 
 
 def _trace_language(task: Task, text: str, target: str | None, step: int | None) -> Trace:
-    assert isinstance(task, LanguageModelTask)
     tokenizer = task.vocabulary.target
     (prompt,) = task.encode([text])
     if target is None:
-        output = task.continuations(text, task.recipe.decoding)[0].tokens[len(prompt) :]
+        output = task.generate(text)
     else:
         whole = tokenizer.encode(text + target)
         if whole[: len(prompt)] != prompt:
@@ -169,7 +163,7 @@ def _trace_language(task: Task, text: str, target: str | None, step: int | None)
     labels = _upto(output, step)
     if not labels:
         raise ValueError("there is no output to trace: the model generated nothing; give a target")
-    marks = ([] if carries(task.recipe) else [START]) + [END] if task.begins else [START]
+    marks, _ = task.special_tokens()
     trace = _trace_sequence(task, [*marks, *prompt][:-1], [*marks, *prompt][-1:], labels)
     decoder_input = [*marks, *prompt, *labels[:-1]]
     trace.about = _about(
@@ -203,10 +197,7 @@ def _trace_label(task: Task, text: str, target: str | None, step: int | None) ->
     (source,) = task.encode([text])
     if not source:
         raise ValueError("an empty text has no label; give one with words")
-    if target is None:
-        label = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens[0]
-    else:
-        label = label_id(task.vocabulary.target, target)
+    label = task.generate(text)[0] if target is None else label_id(task.vocabulary.target, target)
     return _trace_labels(task, source, torch.tensor([label], device=task.device), None, [label])
 
 
@@ -239,7 +230,7 @@ def _trace_tags(task: Task, text: str, target: str | None, step: int | None) -> 
     if not pieces:
         raise ValueError("an empty text has no words to tag; give one with words")
     if target is None:
-        tags = task.predict([Request(text, task.recipe.decoding)])[0][0].tokens
+        tags = task.generate(text)
     else:
         tags = [label_id(task.vocabulary.target, tag) for tag in between_spaces(target)]
     if len(tags) != len(words):

@@ -23,7 +23,8 @@ from sightline.recipe.data import WHOLE_WORDS
 from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
 from sightline.terminal import plural
-from sightline.text.tokenizer import UNK
+from sightline.text.copying import ReadSource
+from sightline.text.tokenizer import END, UNK
 from sightline.text.vocabulary import Vocabulary
 
 
@@ -166,6 +167,22 @@ class Task:
     ) -> list[list[Prediction]]:
         """The best outputs for each request, best first; `on_done` is called with how many more are done."""
         raise NotImplementedError
+
+    def generate(self, text: str) -> list[int]:
+        """The token ids of the best output for one text, without the text itself."""
+        return self.predict([Request(text, self.recipe.decoding)])[0][0].tokens
+
+    def read_source(self, text: str) -> ReadSource:
+        """A source as the model reads it."""
+        return ReadSource(self.encode([text])[0], [])
+
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        """The ids of the special tokens before and after a text that the model reads, as in training."""
+        source = self.collate(self.recipe)([np.ones(1, np.int64)], [np.ones(1, np.int64)]).source
+        if source is None:  # one sequence: source, end mark, target
+            return [], [END]
+        before, after = ([] if mark is None else [mark] for mark in (source.before, source.behind))
+        return before, after
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         """log p of each target given its text; a language model is given texts alone."""

@@ -82,6 +82,15 @@ class LanguageModelTask(Task):
         (hypotheses,) = self.search(requests)(requests)
         return self._predictions(requests[0], hypotheses)
 
+    def generate(self, text: str) -> list[int]:
+        (prompt,) = self.encode([text])
+        return self.continuations(text, self.recipe.decoding)[0].tokens[len(prompt) :]
+
+    def special_tokens(self) -> tuple[list[int], list[int]]:
+        if not self.begins:
+            return [START], []
+        return ([] if carries(self.recipe) else [START]) + [END], []
+
     def _predictions(self, request: Request, hypotheses: Sequence[Hypothesis]) -> list[Prediction]:
         target, prompt = self.vocabulary.target, request.prefix
         if UNK in prompt:  # which is shown as it was given
