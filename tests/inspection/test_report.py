@@ -105,7 +105,7 @@ def test_a_report_asks_nobody_for_anything(name: str) -> None:
 
 
 def test_the_lecture_example_is_reported_without_a_run(tmp_path: Path) -> None:
-    write_report(Subject(given=lecture_trace()), tmp_path / "lecture.html", title="lecture-example")
+    write_report(Subject(recorded=lecture_trace()), tmp_path / "lecture.html", title="lecture-example")
     page = (tmp_path / "lecture.html").read_text(encoding="utf-8")
     assert set(read(page).titles) == {"Output", "Alignment", "Heads", "Walk-through"}
     assert "3.08093" in page  # the loss
@@ -113,7 +113,7 @@ def test_the_lecture_example_is_reported_without_a_run(tmp_path: Path) -> None:
 
 
 def test_numbers_of_small_matrices_can_be_read_without_scripts() -> None:
-    page = report(gather(Subject(given=lecture_trace()), "lecture-example"))
+    page = report(gather(Subject(recorded=lecture_trace()), "lecture-example"))
     weight = float(lecture_trace()["decoder.0.cross_attention.weights"][0, 0, 0, 1])
     assert f'title="we → predicts a · dog: {weight:.6g}">{weight:.3g}</td>' in page
 
@@ -138,7 +138,7 @@ def test_text_cannot_break_out_of_the_page() -> None:
     trace = lecture_trace()
     evil = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>'
     trace.about |= {"text": evil, "source_tokens": [evil, "b", "c"], "notes": [evil]}
-    page = report(gather(Subject(given=trace), evil))
+    page = report(gather(Subject(recorded=trace), evil))
     assert set(read(page).asked) <= {asked for asked in read(page).asked if asked.startswith(("#", "data:"))}
     assert "<img src=x" not in page
     assert "<script>alert" not in page

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -71,13 +72,12 @@ def test_the_beam_is_the_search_that_gave_the_output() -> None:
     assert last["score"] == pytest.approx(run.predict_nbest([TEXT])[0][0].score, abs=1e-5)
 
 
-def test_a_head_is_switched_off_by_its_short_name() -> None:
+def test_a_head_is_switched_off_by_its_short_name(monkeypatch: pytest.MonkeyPatch) -> None:
     run = untrained("transformer")
-    corpus = iter([30.0, 10.0])
-    subject = Subject(
-        run, TEXT, heads=["decoder.1.cross_attention.0"], measure=lambda: next(corpus), metric="BLEU on test"
-    )
-    viewed = ablation_view(subject)
+    scores = iter([30.0, 10.0])
+    monkeypatch.setattr(run, "test_set", lambda on: on)
+    monkeypatch.setattr(run, "evaluate", lambda on: SimpleNamespace(scores=[SimpleNamespace(value=next(scores))]))
+    viewed = ablation_view(Subject(run, TEXT), ["decoder.1.cross_attention.0"], on="test")
     (effect,) = viewed.record()["effects"]
     source, output = run.vocabulary.source.encode(TEXT), run.predict_nbest([TEXT])[0][0].tokens
     whole = log_probabilities(run.model, [source], [output])[0]
@@ -108,7 +108,7 @@ def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
     with pytest.raises(
         ValueError, match=r"it has decoder\.layers\.1\.cross_attention\.0 … decoder\.layers\.1\.cross_attention\.1"
     ):
-        ablation_view(Subject(run, TEXT, heads=["decoder.1.cross_attention.7"]))
+        ablation_view(Subject(run, TEXT), ["decoder.1.cross_attention.7"])
 
 
 def test_one_token_of_the_output_can_be_looked_at() -> None:
@@ -179,11 +179,11 @@ def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> No
     ],
 )
 def test_a_view_that_cannot_be_says_why(view: Callable[[Subject], InspectionView], name: str | None, told: str) -> None:
-    subject = Subject(given=lecture_trace()) if name is None else Subject(untrained(name), TEXT)
+    subject = Subject(recorded=lecture_trace()) if name is None else Subject(untrained(name), TEXT)
     with pytest.raises(ValueError, match=told):
         view(subject)
 
 
 def test_a_view_without_a_picture_says_so(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="this view has no picture"):
-        records_view(Subject(given=lecture_trace())).picture(tmp_path / "x.png")
+        records_view(Subject(recorded=lecture_trace())).picture(tmp_path / "x.png")

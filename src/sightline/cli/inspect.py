@@ -4,87 +4,33 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from sightline.cli.commands import Group, group
-from sightline.cli.lines import report_unknown_target
-from sightline.cli.options import RunFolder, change_run, split_overrides
+from sightline.cli.commands import group
+from sightline.cli.inspect_options import (
+    Device,
+    Drawn,
+    Figure,
+    Hidden,
+    InspectGroup,
+    Json,
+    Name,
+    On,
+    Target,
+    check_files,
+    emit,
+    on_text,
+    one_of,
+    report_written,
+    subject_of,
+)
+from sightline.cli.options import RunFolder
 
 if TYPE_CHECKING:
-    from sightline.inspection.trace import Trace
     from sightline.inspection.views import InspectionView, Subject
-    from sightline.run import Run
-
-Choice = TypeVar("Choice", bound=str)
-
-Name = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or lecture-example (built in).")]
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="TEXT [KEY=VALUE]", help="The input; then recipe keys to change."),
-]
-Target = Annotated[str | None, typer.Option(metavar="TEXT", help="Force this output instead of the model's own.")]
-Step = Annotated[int | None, typer.Option(metavar="N", help="Only this output token, from 0.")]
-Layer = Annotated[int | None, typer.Option(metavar="N", help="Only this layer, from 0.")]
-Head = Annotated[int | None, typer.Option(metavar="N", help="Only this attention head, from 0.")]
-Json = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the numbers there.")]
-Figure = Annotated[Path | None, typer.Option(metavar="FILE", help="Draw it there (.png, .svg or .pdf).")]
-Drawn = Annotated[Path, typer.Option(metavar="FILE", help="Draw it there (.png, .svg or .pdf).")]
-On = Annotated[str, typer.Option(metavar="NAME", help="A test set of the recipe, or validation.", show_default=False)]
-OnCpu = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.", show_default=False)]
-
-
-class InspectGroup(Group):
-    """`inspect RUN TEXT` is `inspect walkthrough RUN TEXT`; flags of earlier versions choose the sub-command."""
-
-    default = "walkthrough"
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace flags of earlier versions, unless a sub-command is named."""
-        if args and args[0] not in {*self.commands, "-h", "--help"}:
-            args = _without_flags([part for word in args for part in _split(word)], list(self.commands))
-        return super().parse_args(ctx, args)
-
-
-_VIEWS = {"walk": "walkthrough", "ablate": "ablation"}  # the rest have kept their names
-# Flag of an earlier version: the sub-command, and what its flags are now (None: left out).
-_FLAGS: dict[str, tuple[str, dict[str, str | None]]] = {
-    "--ablate": ("ablation", {"--ablate": "--heads", "--corpus": "--on"}),
-    "--attribute": ("attribution", {"--attribute": "--method"}),
-    "--gradient-flow": ("gradients", {"--gradient-flow": None, "--beside": None, "--corpus": "--on"}),
-    "--layer-norms": ("layer-norms", {"--layer-norms": None}),
-    "--expert-shares": ("expert-shares", {"--expert-shares": None}),
-    "--corpus": ("corpus", {"--corpus": "--on"}),
-}
-
-
-def _split(word: str) -> list[str]:
-    name, equals, value = word.partition("=")
-    return [name, value] if equals and name in {*_FLAGS, "--view", "--beside"} else [word]
-
-
-def _without_flags(args: list[str], commands: Sequence[str]) -> list[str]:
-    command, renamed = InspectGroup.default, dict[str, str | None]()
-    if "--view" in args[:-1]:
-        at = args.index("--view")
-        command = _VIEWS.get(args[at + 1], args[at + 1])
-        if command not in commands:
-            raise ValueError(f"--view {command}: there is no such view; use sightline inspect {'|'.join(commands)}")
-        args = [*args[:at], *args[at + 2 :]]
-    chosen = next((flag for flag in _FLAGS if flag in args), None)
-    if command == "ablation":
-        renamed = _FLAGS["--ablate"][1]
-    elif chosen is not None:
-        command, renamed = _FLAGS[chosen]
-    if command == InspectGroup.default:
-        return args
-    words = [renamed.get(word, word) for word in args]
-    kept = [word for word in words if word is not None]
-    print(f"sightline: this spelling is deprecated; write sightline inspect {command} RUN …", file=sys.stderr)
-    return [command, *kept]
 
 
 def about() -> None:
@@ -102,23 +48,15 @@ def about() -> None:
     """
 
 
-# --- views of one text --------------------------------------------------------------------------------------------
-
-
+@on_text("target step layer head")
 def walkthrough(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
-    step: Step = None,
-    layer: Layer = None,
-    head: Head = None,
+    subject: Subject,
     json_file: Json = None,
-    html: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    save: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    numpy: Annotated[Path | None, typer.Option(hidden=True)] = None,
+    html: Hidden = None,
+    save: Hidden = None,
+    numpy: Hidden = None,
     cell: Annotated[str | None, typer.Option(hidden=True)] = None,
-    figure: Annotated[Path | None, typer.Option(hidden=True)] = None,
-    device: OnCpu = "cpu",
+    figure: Hidden = None,
 ) -> None:
     """Show every step in order, with formula, shape and numbers (the default).
 
@@ -129,28 +67,17 @@ def walkthrough(
     """
     from sightline.inspection.views import walkthrough_view
 
-    _check_files(json_file, html, figure=figure)
-    subject = _subject(run, words, target, device, step=step, layer=layer, head=head)
-    if html is not None:
-        _write_report(subject, html, run)
-    if save is not None:
-        _save(subject, save)
-    if numpy is not None:
-        _write_script(subject, numpy)
+    for path, write in ((html, _write_report), (save, _save), (numpy, _write_script)):
+        if path is not None:
+            write(subject, path)
     if cell is not None:
-        print(_explained(subject.trace, cell))
+        print(_explain(subject, cell))
     if not (html or save or numpy or cell) or json_file is not None or figure is not None:
-        _emit(walkthrough_view(subject), json_file, figure)
+        emit(walkthrough_view(subject), json_file, figure)
 
 
-def steps(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
-    layer: Layer = None,
-    json_file: Json = None,
-    device: OnCpu = "cpu",
-) -> None:
+@on_text("target layer json_file")
+def steps(subject: Subject) -> InspectionView:
     """List every recorded tensor with its name, formula and shape.
 
     Examples:
@@ -158,18 +85,11 @@ def steps(
     """
     from sightline.inspection.views import records_view
 
-    _check_files(json_file)
-    _emit(records_view(_subject(run, words, target, device, layer=layer)), json_file)
+    return records_view(subject)
 
 
-def tokens(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
-    step: Step = None,
-    json_file: Json = None,
-    device: OnCpu = "cpu",
-) -> None:
+@on_text("target step json_file")
+def tokens(subject: Subject) -> InspectionView:
     """Show the probability of every output token, and its likeliest alternatives.
 
     Examples:
@@ -177,20 +97,11 @@ def tokens(
     """
     from sightline.inspection.views import tokens_view
 
-    _check_files(json_file)
-    _emit(tokens_view(_subject(run, words, target, device, step=step)), json_file)
+    return tokens_view(subject)
 
 
-def heads(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
-    layer: Layer = None,
-    head: Head = None,
-    json_file: Json = None,
-    figure: Figure = None,
-    device: OnCpu = "cpu",
-) -> None:
+@on_text("target layer head json_file figure")
+def heads(subject: Subject) -> InspectionView:
     """Show every attention head with its entropy and what it attends to.
 
     Examples:
@@ -198,11 +109,11 @@ def heads(
     """
     from sightline.inspection.views import heads_view
 
-    _check_files(json_file, figure=figure)
-    _emit(heads_view(_subject(run, words, target, device, layer=layer, head=head)), json_file, figure)
+    return heads_view(subject)
 
 
-def beam(run: Name, words: Words = None, json_file: Json = None, figure: Figure = None, device: OnCpu = "cpu") -> None:
+@on_text("json_file figure")
+def beam(subject: Subject) -> InspectionView:
     """Show the beam search step by step.
 
     Examples:
@@ -210,18 +121,11 @@ def beam(run: Name, words: Words = None, json_file: Json = None, figure: Figure 
     """
     from sightline.inspection.views import beam_view
 
-    _check_files(json_file, figure=figure)
-    _emit(beam_view(_subject(run, words, None, device)), json_file, figure)
+    return beam_view(subject)
 
 
-def experts(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
-    layer: Layer = None,
-    json_file: Json = None,
-    device: OnCpu = "cpu",
-) -> None:
+@on_text("target layer json_file")
+def experts(subject: Subject) -> InspectionView:
     """Show which experts each token is routed to.
 
     Examples:
@@ -229,24 +133,18 @@ def experts(
     """
     from sightline.inspection.views import experts_view
 
-    _check_files(json_file)
-    _emit(experts_view(_subject(run, words, target, device, layer=layer)), json_file)
+    return experts_view(subject)
 
 
+@on_text("target layer head json_file")
 def ablation(
-    run: Name,
-    words: Words = None,
-    target: Target = None,
+    subject: Subject,
     ablated: Annotated[
         list[str] | None,
         typer.Option("--heads", metavar="NAME", help="Switch this head off (repeatable); default: each in turn."),
     ] = None,
     on: Annotated[str | None, typer.Option(metavar="NAME", help="Measure the effect on this test set, too.")] = None,
-    layer: Layer = None,
-    head: Head = None,
-    json_file: Json = None,
-    device: OnCpu = "cpu",
-) -> None:
+) -> InspectionView:
     """Switch attention heads off, and show what changes.
 
     Examples:
@@ -255,38 +153,16 @@ def ablation(
     """
     from sightline.inspection.views import ablation_view
 
-    _check_files(json_file)
-    subject = _subject(run, words, target, device, layer=layer, head=head)
-    subject.heads = ablated or ()
-    if on is not None:
-        _measure_on(subject, on)
-    _emit(ablation_view(subject), json_file)
+    return ablation_view(subject, ablated or (), on)
 
 
-def _measure_on(subject: Subject, on: str) -> None:
-    """Measure the effect of heads by the recipe's first metric on a test set, too."""
-    from sightline.evaluation.metrics import METRICS
-    from sightline.run import Run
-
-    run = subject.loaded("a metric")
-    assert isinstance(run, Run)
-    test = run.test_set(on)
-    subject.measure = lambda: run.evaluate(test).scores[0].value
-    subject.metric = f"{METRICS[run.recipe.evaluation.metrics[0]].name} on {on}"
-
-
+@on_text("target json_file figure", printed=True)
 def attribution(
-    run: Name,
-    words: Words = None,
+    subject: Subject,
     method: Annotated[
-        str,
-        typer.Option(metavar="METHOD", help="input-gradient, integrated-gradients, occlusion."),
+        str, typer.Option(metavar="METHOD", help="input-gradient, integrated-gradients, occlusion.")
     ] = "integrated-gradients",
-    target: Target = None,
-    json_file: Json = None,
-    figure: Figure = None,
-    device: OnCpu = "cpu",
-) -> None:
+) -> InspectionView:
     """Show which input tokens each output token depends on.
 
     Examples:
@@ -295,10 +171,7 @@ def attribution(
     from sightline.inspection.attribution import Method
     from sightline.inspection.views import attribution_view
 
-    _check_files(json_file, figure=figure)
-    chosen: Method = _one_of(get_args(Method), "--method", method)
-    loaded, text = _run_and_text(run, words, target, device)
-    _emit(attribution_view(loaded, text, target, method=chosen), json_file, figure, printed=True)
+    return attribution_view(subject, method=one_of(get_args(Method), "--method", method))
 
 
 def cell(
@@ -307,7 +180,7 @@ def cell(
         list[str], typer.Argument(metavar="TEXT NAME[INDEX]", help="The input, and a number such as loss[].")
     ],
     target: Target = None,
-    device: OnCpu = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """Explain the arithmetic of one number of a recorded tensor.
 
@@ -316,57 +189,48 @@ def cell(
       sightline inspect cell runs/en-de "A dog runs." "decoder.layers.0.cross.scores[0,0,2,1]"
     """
     *text, name = words
-    print(_explained(_subject(run, text, target, device).trace, name))
+    print(_explain(subject_of(run, text, target, device), name))
 
 
+@on_text("target")
 def numpy(
-    run: Name,
-    words: Words = None,
+    subject: Subject,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")] = Path(
         "numpy-script"
     ),
-    target: Target = None,
-    device: OnCpu = "cpu",
 ) -> None:
     """Write a NumPy script that recomputes and checks every step.
 
     Examples:
       sightline inspect numpy runs/en-de "A dog runs." --out by-hand && python by-hand/script.py
     """
-    _write_script(_subject(run, words, target, device), out)
+    _write_script(subject, out)
 
 
+@on_text("target step layer head")
 def report(
-    run: Name,
-    words: Words = None,
+    subject: Subject,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("report.html"),
-    target: Target = None,
-    step: Step = None,
-    layer: Layer = None,
-    head: Head = None,
-    device: OnCpu = "cpu",
 ) -> None:
     """Write all views to one HTML file.
 
     Examples:
       sightline inspect report runs/en-de "A dog runs." --out report.html
     """
-    _write_report(_subject(run, words, target, device, step=step, layer=layer, head=head), out, run)
+    _write_report(subject, out)
 
 
+@on_text("target")
 def trace(
-    run: Name,
-    words: Words = None,
+    subject: Subject,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder to write.")] = Path("trace"),
-    target: Target = None,
-    device: OnCpu = "cpu",
 ) -> None:
     """Save every recorded tensor, to be read by sightline.Trace.
 
     Examples:
       sightline inspect trace runs/en-de "A dog runs." --out trace
     """
-    _save(_subject(run, words, target, device), out)
+    _save(subject, out)
 
 
 # --- measurements of runs -----------------------------------------------------------------------------------------
@@ -377,7 +241,7 @@ def gradients(
     on: On = "validation",
     json_file: Json = None,
     figure: Figure = None,
-    device: OnCpu = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """Measure how far gradients reach back in time: ‖∂L_t/∂h_k‖ against t − k.
 
@@ -390,13 +254,13 @@ def gradients(
     from sightline.progress import shown
     from sightline.run import Run
 
-    _check_files(json_file, figure=figure)
+    check_files(json_file, figure=figure)
     last = [run.resolve().name for run in runs]
     labels = [name if last.count(name) == 1 else str(run) for run, name in zip(runs, last, strict=True)]
     loaded = {label: Run.load(run, device=device) for label, run in zip(labels, runs, strict=True)}
     with shown() as progress:
         view = gradients_view(loaded, on, progress=progress)
-    _emit(view, json_file, figure, printed=True)
+    emit(view, json_file, figure, printed=True)
 
 
 def layer_norms(run: RunFolder, figure: Drawn) -> None:
@@ -408,7 +272,7 @@ def layer_norms(run: RunFolder, figure: Drawn) -> None:
     from sightline.plots.lines import draw_layer_norms, read_layer_norms
 
     draw_layer_norms(read_layer_norms(run), figure, title=f"{run.name}: gradient norms over training")
-    print(f"wrote {figure}", file=sys.stderr)
+    report_written(figure)
 
 
 def expert_shares(run: RunFolder, figure: Drawn) -> None:
@@ -420,7 +284,7 @@ def expert_shares(run: RunFolder, figure: Drawn) -> None:
     from sightline.plots.experts import draw_expert_shares
 
     draw_expert_shares(run, figure)
-    print(f"wrote {figure}", file=sys.stderr)
+    report_written(figure)
 
 
 def corpus(
@@ -432,7 +296,7 @@ def corpus(
     csv_file: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write every token there.")] = None,
     json_file: Json = None,
     figure: Figure = None,
-    device: OnCpu = "cpu",
+    device: Device = "cpu",
 ) -> None:
     """List the losses of a test set by sentence or token, and by length.
 
@@ -443,131 +307,17 @@ def corpus(
     from sightline.inspection.views import corpus_view
     from sightline.run import Run
 
-    _check_files(csv_file, json_file, figure=figure)
-    order = _one_of(ORDERS, "--sort", sort)
+    check_files(csv_file, json_file, figure=figure)
+    order = one_of(ORDERS, "--sort", sort)
     view = corpus_view(Run.load(run, device=device), on, order=order, tokens=by_token, quality=quality)
-    _emit(view, json_file, figure, csv_file, printed=True)
+    emit(view, json_file, figure, csv_file, printed=True)
 
 
-inspect = group(
-    "inspect",
-    about,
-    {
-        "walkthrough": walkthrough,
-        "steps": steps,
-        "tokens": tokens,
-        "heads": heads,
-        "beam": beam,
-        "experts": experts,
-        "ablation": ablation,
-        "attribution": attribution,
-        "cell": cell,
-        "numpy": numpy,
-        "report": report,
-        "trace": trace,
-        "gradients": gradients,
-        "layer-norms": layer_norms,
-        "expert-shares": expert_shares,
-        "corpus": corpus,
-    },
-    InspectGroup,
-)
-
-
-# --- what they share ----------------------------------------------------------------------------------------------
-
-
-def _run_and_text(run: str, words: Sequence[str] | None, target: str | None, device: str) -> tuple[Run, str]:
-    """The run with overrides, and the text to look at."""
-    from sightline.run import Run
-
-    texts, overrides = _texts(words)
-    if not texts:
-        raise ValueError('give a text to look at: sightline inspect RUN "text"')
-    loaded, _ = change_run(Run.load(Path(run), device=device), overrides)
-    report_unknown_target(loaded.vocabulary, target)
-    return loaded, texts[0]
-
-
-def _texts(words: Sequence[str] | None) -> tuple[list[str], list[str]]:
-    texts, overrides = split_overrides(words or ())
-    if texts[1:]:
-        raise ValueError(f"unexpected argument {texts[1]!r}: give one text, in quotes, and overrides as key=value")
-    return texts, overrides
-
-
-def _subject(
-    run: str,
-    words: Sequence[str] | None,
-    target: str | None,
-    device: str,
-    *,
-    step: int | None = None,
-    layer: int | None = None,
-    head: int | None = None,
-) -> Subject:
-    from sightline.inspection.lecture_example import NAME, lecture_trace
-    from sightline.inspection.views import Subject
-
-    if run == NAME:
-        if _texts(words) != ([], []) or target is not None:
-            raise ValueError(f"{NAME} has a text and a target of its own; leave yours out, or give a run folder")
-        return Subject(step=step, layer=layer, head=head, given=lecture_trace())
-    loaded, text = _run_and_text(run, words, target, device)
-    return Subject(loaded, text, target, step=step, layer=layer, head=head)
-
-
-def _one_of(known: Sequence[Choice], option: str, name: str) -> Choice:
-    """The choice of that name."""
-    for each in known:
-        if each == name:
-            return each
-    raise ValueError(f"{option} {name}: use {', '.join(known)}")
-
-
-def _check_files(*files: Path | None, figure: Path | None = None) -> None:
-    """Refuse files that cannot be written, before anything is computed."""
-    from sightline.files import check_writable
-    from sightline.plots.figures import check_figure
-
-    for path in filter(None, files):
-        check_writable(path)
-    if figure is not None:
-        check_figure(figure)
-
-
-def _emit(
-    view: InspectionView,
-    json_file: Path | None,
-    figure: Path | None = None,
-    csv_file: Path | None = None,
-    *,
-    printed: bool = False,
-) -> None:
-    """Write a view to files; print it where there are none, or always."""
-    from sightline.files import write_atomically, write_json
-    from sightline.terminal import console
-
-    if printed or (json_file is None and figure is None):
-        console().print(view.shown)
-    if csv_file is not None and view.to_csv is not None:
-        write_atomically(csv_file, view.to_csv())
-        print(f"wrote {csv_file}", file=sys.stderr)
-    if json_file is not None:
-        write_json(json_file, view.record(), indent=None)
-        print(f"wrote {json_file}", file=sys.stderr)
-    if figure is not None:
-        view.picture(figure)
-        print(f"wrote {figure}", file=sys.stderr)
-
-
-def _write_report(subject: Subject, path: Path, title: str) -> None:
-    from sightline.files import check_writable
+def _write_report(subject: Subject, path: Path) -> None:
     from sightline.report.page import write_report
 
-    check_writable(path)
-    write_report(subject, path, title=title)
-    print(f"wrote {path}", file=sys.stderr)
+    write_report(subject, path, title=subject.name)
+    report_written(path)
 
 
 def _write_script(subject: Subject, folder: Path) -> None:
@@ -578,18 +328,25 @@ def _write_script(subject: Subject, folder: Path) -> None:
 
 def _save(subject: Subject, folder: Path) -> None:
     subject.trace.save(folder)
-    print(f"wrote {folder}", file=sys.stderr)
+    report_written(folder)
 
 
-def _explained(trace: Trace, cell: str) -> str:
-    """`name[0,0,2,1]` → its arithmetic."""
+def _explain(subject: Subject, cell: str) -> str:
+    """The arithmetic of `name[0,0,2,1]`."""
     from sightline.inspection.walkthrough import Walkthrough
 
-    found = re.fullmatch(r"([^\[\]]+)\[([\d,\s−-]*)\]", cell)
-    if found is None:
+    parts = re.fullmatch(r"([^\[\]]+)\[([\d,\s−-]*)\]", cell)
+    if parts is None:
         raise ValueError(f"--cell {cell}: write it as NAME[0,0,2,1], an index for each axis")
-    place = tuple(int(part) for part in found[2].replace("−", "-").split(",") if part.strip())
+    index = tuple(int(part) for part in parts[2].replace("−", "-").split(",") if part.strip())
     try:
-        return Walkthrough(trace).explain(found[1], place)
+        return Walkthrough(subject.trace).explain(parts[1], index)
     except KeyError as error:
         raise ValueError(f"--cell {cell}: {error.args[0]}") from error
+
+
+_COMMANDS = (
+    walkthrough, steps, tokens, heads, beam, experts, ablation, attribution, cell, numpy, report, trace,
+    gradients, layer_norms, expert_shares, corpus,
+)  # fmt: skip
+inspect = group("inspect", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS}, InspectGroup)

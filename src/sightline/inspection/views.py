@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from sightline.data.collate import TrainingBatch
-    from sightline.inspection.ablation import Measure
     from sightline.inspection.attribution import Method
     from sightline.inspection.corpus import Order
     from sightline.progress import Progress
@@ -60,15 +59,13 @@ class Subject:
     step: int | None = None
     layer: int | None = None
     head: int | None = None
-    heads: Sequence[str] = ()  # to switch off; none: each in turn
-    measure: Measure | None = None  # a corpus metric, of heads that are switched off
-    metric: str = "metric"  # and its name
-    given: Trace | None = field(default=None, repr=False)  # instead of a run and a text
+    name: str = ""  # of the run, for titles
+    recorded: Trace | None = field(default=None, repr=False)  # instead of a run and a text
 
     @cached_property
     def trace(self) -> Trace:
         """Recorded when it is first asked for."""
-        return self.given if self.given is not None else self.loaded("a trace").trace(self.text, self.target)
+        return self.recorded if self.recorded is not None else self.loaded("a trace").trace(self.text, self.target)
 
     def loaded(self, what: str) -> LoadedRun:
         """The run; an error where there is only a trace."""
@@ -157,15 +154,22 @@ def beam_view(subject: Subject) -> InspectionView:
     return InspectionView(record.tree(), record.to_dict, draw)
 
 
-def ablation_view(subject: Subject) -> InspectionView:
-    """What changes when heads are switched off."""
+def ablation_view(subject: Subject, heads: Sequence[str] = (), on: str | None = None) -> InspectionView:
+    """What changes when heads are switched off: these together, or each in turn; `on`: measured on a test set, too."""
+    from sightline.evaluation.metrics import METRICS
     from sightline.inspection.ablation import ablate, ablate_each, effects_table
     from sightline.inspection.attention import head_names
 
     run, texts = subject.loaded("switching heads off"), [subject.text]
     targets = None if subject.target is None else [subject.target]
-    if subject.heads:
-        effects = [ablate(run, subject.heads, texts, targets, measure=subject.measure)]
+    measure: Callable[[], float] | None = None
+    metric = "metric"
+    if on is not None:
+        test = run.test_set(on)
+        measure = lambda: float(run.evaluate(test).scores[0].value)  # noqa: E731
+        metric = f"{METRICS[run.recipe.evaluation.metrics[0]].name} on {on}"
+    if heads:
+        effects = [ablate(run, heads, texts, targets, measure=measure)]
     else:
         names = [
             name
@@ -175,12 +179,10 @@ def ablation_view(subject: Subject) -> InspectionView:
         ]
         if not names:
             raise ValueError(_no_head(subject, head_names(run.model)))
-        effects = ablate_each(run, texts, targets, heads=names, measure=subject.measure)
+        effects = ablate_each(run, texts, targets, heads=names, measure=measure)
     title = "what changes without each head: negative values mean that it was needed"
-    shown = effects_table(effects, metric=subject.metric, title=title)
-    return InspectionView(
-        shown, lambda: {"metric": subject.metric, "effects": [effect.to_dict() for effect in effects]}
-    )
+    shown = effects_table(effects, metric=metric, title=title)
+    return InspectionView(shown, lambda: {"metric": metric, "effects": [effect.to_dict() for effect in effects]})
 
 
 def experts_view(subject: Subject) -> InspectionView:
@@ -196,15 +198,14 @@ def experts_view(subject: Subject) -> InspectionView:
     return InspectionView(routing_table(layers), lambda: [routing.to_dict() for routing in layers])
 
 
-def attribution_view(
-    run: LoadedRun, text: str, target: str | None = None, *, method: Method = "integrated-gradients", steps: int = 64
-) -> InspectionView:
+def attribution_view(subject: Subject, *, method: Method = "integrated-gradients", steps: int = 64) -> InspectionView:
     """Which tokens each output token rests on; the output is the model's own, if none is given."""
     from rich.console import Group
 
     from sightline.inspection.attribution import AttributionInput, TokenNames, attribute, on_device
     from sightline.inspection.samples import example_batch
 
+    run, text, target = subject.loaded("attribution"), subject.text, subject.target
     check_differentiable(run)
     if target is None:
         target = text if run.recipe.task_spec.continues_text else run.predict([text])[0]
