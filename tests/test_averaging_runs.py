@@ -103,7 +103,7 @@ def test_the_best_is_no_part_of_it_where_it_is_old(run: Path, tmp_path: Path) ->
     shutil.copytree(best.path(4), best.path(2))
     assert best.steps() == [2, 4, 6, 8, 10]
     told = CliRunner().invoke(app, ["average", str(own), "--count", "9", "--out", str(out)], catch_exceptions=False)
-    assert told.stderr.endswith("of step 4, 6, 8, 10 (all there are, of the 9 asked for)\n")
+    assert told.stderr.endswith("of step 4, 6, 8, 10 (only 4 of 9 exist)\n")
 
 
 def test_damaged_checkpoints_are_told_and_left_out(run: Path, tmp_path: Path) -> None:

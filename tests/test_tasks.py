@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file
 
 import sightline
-from sightline.cli.train import _show
+from sightline.cli.train import print_dry_run
 from sightline.evaluation.test_set import from_files
 from sightline.recipe.data import TsvSource
 from sightline.run import Run
@@ -202,9 +202,9 @@ def test_a_dry_run_shows_what_a_part_shares(tmp_path: Path, capsys: pytest.Captu
     found = dry_run(recipe)
     shared = recipe.model.width * found.target_vocabulary
     assert found.shared["output"] == shared
-    _show(found)
+    print_dry_run(found)
     line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("  output "))
-    assert line.endswith(f"(beside {shared:,} shared with a part above)")
+    assert line.endswith(f"(and {shared:,} shared with a part above)")
 
 
 def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,7 +214,7 @@ def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, caps
     assert sorted(tmp_path.iterdir()) == before
     texts = FILES["language-model"]
     assert found.step is None and found.examples == len(texts)
-    _show(found)
+    print_dry_run(found)
     shown = capsys.readouterr().out
     counted = f"{sum(map(len, texts))} tokens of text, end marks included, counted once in n-grams of up to 3 tokens"
     assert f"{len(texts)} (read {len(texts)}, kept {len(texts)}" in shown and counted in shown

@@ -1,4 +1,4 @@
-"""The command as a whole."""
+"""`sightline` as a whole: version, help of every command, demo."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sightline.registry import version
 from sightline.training.world import Interrupted
 
 
-def test_the_version_is_printed() -> None:
+def test_version() -> None:
     result = CliRunner().invoke(app, ["--version"])
     assert (result.exit_code, result.stdout.strip()) == (0, version())
 
 
-def test_help_groups_every_command() -> None:
+def test_help_lists_every_command_by_group() -> None:
     result = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "100"})
     assert result.exit_code == 0
-    places = [result.stdout.index(f" {panel} ") for panel in PANELS]
-    assert places == sorted(places)
+    positions = [result.stdout.index(f" {panel} ") for panel in PANELS]
+    assert positions == sorted(positions)
     for command in app.registered_commands:
-        assert (f" {command.name} " in result.stdout) != command.hidden
+        assert (f"│ {command.name} " in result.stdout) != command.hidden
 
 
 def commands(group: Any = None, names: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -41,40 +41,40 @@ def commands(group: Any = None, names: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 @pytest.mark.parametrize("words", [(), *commands()], ids=" ".join)
-def test_help_fits_on_a_screen_and_has_examples(words: tuple[str, ...]) -> None:
+def test_help_fits_one_screen_and_has_examples(words: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100"})
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert len(lines) <= (40 if words else 48) and max(map(len, lines)) <= 110
-    if words and words not in (("doctor",), ("demo",)):
+    if words:
         assert any(line.strip().startswith("Examples:") for line in lines)
         assert any(line.startswith("    ") and "sightline " in line for line in lines)
 
 
-def test_help_answers_without_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = "import sys; from sightline.cli.app import app\ntry: app(['--help'])\nfinally: print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.splitlines()[-1] == "False"
 
 
 @pytest.mark.parametrize(
-    ("called", "found", "told"),
+    ("called", "installed", "command"),
     [
         ("/usr/bin/sightline", "/usr/bin/sightline", "sightline"),
         (".venv/bin/sightline", None, ".venv/bin/sightline"),
-        (".venv/bin/sightline", "/usr/bin/sightline", ".venv/bin/sightline"),  # another one, which may know no demo
+        (".venv/bin/sightline", "/usr/bin/sightline", ".venv/bin/sightline"),  # another installation
         ("src/sightline/__main__.py", "/usr/bin/sightline", "python -m sightline"),
     ],
 )
-def test_the_demo_tells_a_command_that_is_there(
-    called: str, found: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+def test_demo_prints_a_command_that_exists(
+    called: str, installed: str | None, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.argv", [called, "demo"])
-    monkeypatch.setattr("shutil.which", lambda name: found)
-    assert demo._command() == told
+    monkeypatch.setattr("shutil.which", lambda name: installed)
+    assert demo._command() == command
 
 
-def test_an_interrupted_demo_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_demo_prints_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise Interrupted
 

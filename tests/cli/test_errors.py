@@ -1,4 +1,4 @@
-"""Every exception becomes one line and a documented exit code, and no control character reaches the terminal."""
+"""Every exception becomes one line and a documented exit code; control characters are escaped."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run_main(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ValueError("beam is 0"), 1, "beam is 0"),
         (FileNotFoundError(2, "No such file", "a.txt"), 1, "No such file (a.txt)"),
@@ -58,23 +58,23 @@ def test_every_error_is_one_line_and_an_exit_code(
     capsys: pytest.CaptureFixture[str],
     error: Exception,
     code: int,
-    said: str,
+    message: str,
     debug: bool,
 ) -> None:
     def failing(*arguments: Any, **options: Any) -> Run:
         raise error
 
     monkeypatch.setattr(Run, "load", failing)
-    monkeypatch.setenv("SIGHTLINE_DEBUG", "")  # so that what --debug sets is taken back
+    monkeypatch.setenv("SIGHTLINE_DEBUG", "")  # restored after --debug sets it
     assert run_main(monkeypatch, "predict", "run", *(["--debug"] if debug else [])) == code
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert not out and lines[-1].startswith("sightline: ")
-    assert said.removesuffix("; run again with --debug for the traceback" if debug else "") in lines[-1]
+    assert message.removesuffix("; run again with --debug for the traceback" if debug else "") in lines[-1]
     assert (lines[0] == "Traceback (most recent call last):") == debug and (len(lines) == 1) != debug
 
 
-def test_an_interruption_is_130_and_a_usage_error_2(
+def test_exit_codes_of_interruptions_and_usage_errors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted(*arguments: Any, **options: Any) -> Run:
@@ -88,7 +88,7 @@ def test_an_interruption_is_130_and_a_usage_error_2(
     assert "0 success, 1 failure or bad input, 2 usage, 70 internal error (a bug), 130 interrupted" in documented
 
 
-def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_prints_nothing(tmp_path: Path) -> None:
     command = f"{sys.executable} -m sightline schema | head -c 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stdout == "{1\n" and not done.stderr
@@ -115,17 +115,17 @@ def test_errors_and_warnings_have_no_control_characters(capsys: pytest.CaptureFi
     assert capsys.readouterr().err == f"sightline: {SHOWN}\n" * 2
 
 
-def test_recipe_keys_and_file_names_are_shown_escaped(
+def test_recipe_keys_and_file_names_are_escaped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe = tmp_path / "re\x1b[2Jcipe.yaml"
     recipe.write_text('task: seq2seq\n"be\\e[31mam": 3\n')
     assert run_main(monkeypatch, "train", str(recipe)) == 1
-    said = capsys.readouterr().err
-    assert r"re\x1b[2Jcipe.yaml:2: unknown key be\x1b[31mam;" in said and "\x1b" not in said
+    message = capsys.readouterr().err
+    assert r"re\x1b[2Jcipe.yaml:2: unknown key be\x1b[31mam;" in message and "\x1b" not in message
 
 
-def test_a_table_shows_control_characters_and_keeps_its_colours(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_escape_control_characters_and_keep_colours(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.text import Text
 
     with printable_output():
@@ -134,18 +134,18 @@ def test_a_table_shows_control_characters_and_keeps_its_colours(capsys: pytest.C
     assert capsys.readouterr().out == "\x1b[1mx\\x1b[31my\x1b[0m\nx\\x1b[31my\n"
 
 
-def test_standard_output_with_data_is_left_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_with_data_is_not_escaped(capsys: pytest.CaptureFixture[str]) -> None:
     with printable_output(stdout=False):
         print("x\x1b[31my")
         print("x\x1b[31my", file=sys.stderr)
     assert tuple(capsys.readouterr()) == ("x\x1b[31my\n", "x\\x1b[31my\n")
 
 
-def test_every_console_is_the_one_that_escapes() -> None:
+def test_every_console_escapes() -> None:
     package = Path(sightline.__file__).parent
     for path in package.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Call)]
-        made = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Console"]
-        wanted = [call for call in made if not any(word.arg == "file" for word in call.keywords)]
-        assert not wanted, f"{path}: use sightline.terminal.console"
+        consoles = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Console"]
+        plain = [call for call in consoles if not any(word.arg == "file" for word in call.keywords)]
+        assert not plain, f"{path}: use sightline.terminal.console"
     assert re.search(r"class PrintableConsole\(Console\)", (package / "terminal.py").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""No numeric option of any command takes NaN, a negative number or one beyond all bounds; CSV holds no formulas."""
+"""Numeric options refuse NaN, negative and huge numbers; devices are checked; CSV cells are no formulas."""
 
 from __future__ import annotations
 
@@ -37,30 +37,27 @@ ARGUMENTS = {
 }
 
 
-def test_there_are_numeric_options() -> None:
-    assert len(NUMERIC) > 35
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "99999999999999999999"])
-def test_every_numeric_option_refuses_what_is_no_sensible_number(
+def test_every_numeric_option_refuses_impossible_numbers(
     value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert len(NUMERIC) > 35
     for names, option, real in NUMERIC:
         words = [*names, *ARGUMENTS.get(names[-1], ["a"]), option, value]
-        with pytest.raises(Exception) as refused:  # noqa: PT011 (a ValueError of ours or a usage error)
+        with pytest.raises(Exception) as error_info:  # noqa: PT011 (ValueError or usage error)
             GROUP.main(words, prog_name="sightline", standalone_mode=False)
-        error = refused.value
-        said = str(getattr(error, "message", error))
+        error = error_info.value
+        message = str(getattr(error, "message", error))
         if real or "n" not in value:
-            ours = isinstance(error, ValueError) and f"{option} {float(value) if real else value}: give" in said
-            assert ours or "Input should be" in said, (names, option, said)
+            ours = isinstance(error, ValueError) and f"{option} {float(value) if real else value}: give" in message
+            assert ours or "Input should be" in message, (names, option, message)
         else:
-            assert "should be a valid integer" in said, (names, option, said)  # "inf" is no whole number
+            assert "should be a valid integer" in message, (names, option, message)
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"threads": 100_000}, "--threads 100000: give at most 1,024"),
         ({"nbest": 99_999_999_999_999_999_999}, "--nbest 99999999999999999999: give at most"),
@@ -69,24 +66,24 @@ def test_every_numeric_option_refuses_what_is_no_sensible_number(
         ({"jobs": 100_000}, "--jobs 100000: give at most 1,024"),
     ],
 )
-def test_a_refused_number_is_named_with_its_bound(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_wording_of_errors(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         check_numbers(options)
 
 
-def test_numbers_within_bounds_flags_and_texts_pass() -> None:
+def test_valid_numbers_flags_and_texts_pass() -> None:
     check_numbers({"beam": 5, "length_penalty": 0.0, "sample": True, "device": "cpu", "seed": 2**63 - 1, "mix": None})
 
 
 @pytest.mark.parametrize("device", ["meta", "vulkan", "xla", "cuda:99", "nonsense", "cpu:3", ""])
-def test_a_device_that_cannot_be_used_is_refused(device: str) -> None:
+def test_unusable_devices_are_refused(device: str) -> None:
     from sightline.layers.devices import choose_device
 
     with pytest.raises(ValueError, match=r"device"):
         choose_device(device)
 
 
-def test_cells_of_csv_are_no_formulas() -> None:
+def test_csv_cells_are_no_formulas() -> None:
     rows = [{"token": token, "loss": -1.5} for token in ["=1+1", "+1", "-1", "@SUM(A1)", "\tx", "a=b", "−1", ""]]
     lines = csv_text(["token", "loss"], rows).split("\n")
     assert lines[:5] == ["token,loss", "'=1+1,-1.5", "'+1,-1.5", "'-1,-1.5", "'@SUM(A1),-1.5"]

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import sightline
 from sightline.augment.merging import merge_run
 from sightline.cli.app import app
-from sightline.cli.train import _show
+from sightline.cli.train import print_dry_run
 from sightline.recipe.loading import load_recipe
 from sightline.recipe.recipe import section_differences
 from sightline.run_folder import read_config
@@ -130,7 +130,7 @@ def test_a_dry_run_tells_what_is_trained_and_what_is_taken(
     found = dry_run(recipe)
     assert found.trained[""] == found.trained["encoder"] + found.parts["output"]
     assert found.trained["source_embedding"] == 0
-    _show(found)
+    print_dry_run(found)
     shown = capsys.readouterr().out
     assert f"{found.trained['']:,} trained, {found.parameters - found.trained['']:,} frozen" in shown
     assert f"starting from {started['seq2seq']}" in shown

@@ -52,8 +52,8 @@ def test_a_folder_is_free_again_after_what_could_not_be_used(
 @pytest.mark.parametrize(
     ("stage", "said"),
     [
-        ("prepare_data", "interrupted; nothing was begun yet; start it again"),
-        ("flop_rate", "interrupted; go on with: sightline train {run} --resume"),
+        ("prepare_data", "interrupted; nothing was saved; start again"),
+        ("flop_rate", "interrupted; continue with: sightline train {run} --resume"),
     ],
 )
 def test_an_interruption_before_the_first_step_says_how_to_go_on(

@@ -125,7 +125,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(trained: Callable[[str], Trained], c
     interrupt = Moment("sightline.step", "<5>", signal.SIGINT)
     result = command("train", whole.recipe, "--out", run, moment=interrupt)
     assert result.code == 130
-    assert result.err.splitlines()[-1] == f"interrupted and saved; go on with: sightline train {run} --resume"
+    assert result.err.splitlines()[-1] == f"interrupted and saved; continue with: sightline train {run} --resume"
     assert (run / "checkpoints" / "step-00000005").is_dir()
     assert len(sightline.load(run, device="cpu").predict(["3 March 2015"])) == 1  # it can be used as it is
     result = command("train", run, "--resume")  # as it said

@@ -1,4 +1,4 @@
-"""The command line: one thin file per command. Nothing heavy is imported before a command runs."""
+"""The command line: one file per command. Heavy modules are imported only when a command runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     watch_parent()
     choose_waiting(os.environ)
     _open_closed_streams()
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else it is ignored on purpose
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else the caller ignores it on purpose
         signal.signal(signal.SIGINT, _interrupted)
     sys.argv[1:] = _without_debug(sys.argv[1:])
     with error_boundary():
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Discard messages if standard error is closed; refuse to run if standard output is."""
+    """Discard messages if standard error is closed; exit if standard output is."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     if sys.stdout is None:
@@ -37,7 +37,7 @@ def _open_closed_streams() -> None:
 
 
 def _without_debug(arguments: list[str]) -> list[str]:
-    """Accept `--debug` anywhere: it is often appended to a command that failed."""
+    """Remove `--debug` wherever it is written: it is often appended to a command that failed."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     options, rest = arguments[:end], arguments[end:]
     if "--debug" in options:
@@ -46,7 +46,7 @@ def _without_debug(arguments: list[str]) -> list[str]:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Ctrl-C. Exit at once while PyTorch is imported: its C code would swallow the exception."""
+    """Handle Ctrl-C. Exit at once while PyTorch is imported, because its C code would swallow the exception."""
     spec = getattr(sys.modules.get("torch"), "__spec__", None)
     if getattr(spec, "_initializing", False):
         os._exit(128 + number)

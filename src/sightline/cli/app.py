@@ -1,4 +1,4 @@
-"""The command line: every command, grouped as `sightline --help` shows them."""
+"""All commands, grouped as `sightline --help` shows them."""
 
 from __future__ import annotations
 
@@ -31,30 +31,36 @@ PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Data and recipes": (data.app, recipes.app, runs.app),
     "Setup": (doctor, demo),
 }
-_ALIGN = {"--alignments": "--gold", "--reference": "--target", "--outputs": "--out"}
-_ALIGN |= {"--alignment-heads": "--heads", "--swap-alignments": "--swap"}
+# Flags of `evaluate --alignments` in earlier versions and those of `align` that replaced them.
+_ALIGN = {
+    "--alignments": "--gold",
+    "--reference": "--target",
+    "--outputs": "--out",
+    "--alignment-heads": "--heads",
+    "--swap-alignments": "--swap",
+}
 
 
-class InPanels(TyperGroup):
+class RootGroup(TyperGroup):
     """All commands, in the order of `PANELS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read `evaluate … --alignments LINKS` of earlier versions as `align … --gold LINKS`."""
+        """Replace `evaluate … --alignments LINKS` of earlier versions by `align … --gold LINKS`."""
         if args[:1] == ["evaluate"] and "--alignments" in args:
             print("sightline: evaluate --alignments is deprecated; write sightline align --gold", file=sys.stderr)
             args = ["align", *(_ALIGN.get(word, word) for word in args[1:])]
         return super().parse_args(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """The names in this order, and then hidden ones."""
-        every = [each for commands in PANELS.values() for each in commands]
-        ordered = [str(each.info.name) if isinstance(each, typer.Typer) else each.__name__ for each in every]
+        """Names in this order, then hidden ones."""
+        shown = [command for commands in PANELS.values() for command in commands]
+        ordered = [str(each.info.name) if isinstance(each, typer.Typer) else each.__name__ for each in shown]
         return ordered + [name for name in self.commands if name not in ordered]
 
 
 app = typer.Typer(
     name="sightline",
-    cls=InPanels,
+    cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
@@ -68,12 +74,12 @@ for panel, commands in PANELS.items():
             app.add_typer(command, rich_help_panel=panel)
         else:
             add(app, command, rich_help_panel=panel)
-for function in (runs.average, runs.merge, runs.seal, recipes.schema):  # as earlier versions called them
+for function in (runs.average, runs.merge, runs.seal, recipes.schema):  # names of earlier versions
     add(app, function, hidden=True)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(value: bool) -> None:
+    if value:
         from sightline.registry import version
 
         print(version())
@@ -87,7 +93,7 @@ def about(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", metavar="", help="Show tracebacks (SIGHTLINE_DEBUG=1).")] = False,
 ) -> None:
-    """Sequence-to-sequence models you can train, compare and see into.
+    """Train, compare and inspect sequence-to-sequence models.
 
     Try `sightline train dates`, then `echo "3. März 2015" | sightline predict runs/dates`.
     """

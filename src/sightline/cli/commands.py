@@ -1,4 +1,4 @@
-"""How commands read their words: compact help, default sub-commands, and flags of earlier versions."""
+"""Command classes: compact help, default sub-commands, and deprecated flags."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from sightline.terminal import printable_output
 
-# Flags of earlier versions and the recipe keys that replaced them, in every command that takes overrides.
+# Deprecated flags and the recipe keys that replaced them, in every command that takes overrides.
 REPLACED = {
     "--bleu-tokenize": "evaluation.bleu_tokenize",
     "--chrf-word-order": "evaluation.chrf_word_order",
@@ -40,7 +40,7 @@ _SWITCHES = {"--lowercase": "true", "--no-lowercase": "false"}  # these take no 
 
 
 class Flag(str):
-    """An override that was written as a flag; messages name the flag."""
+    """An override written as a flag; messages name the flag."""
 
     __slots__ = ("flag",)
     flag: str
@@ -52,29 +52,29 @@ class Flag(str):
 
 
 class Command(TyperCommand):
-    """A command with help in two columns, which still accepts flags that recipe keys have replaced."""
+    """A command with help in two columns that accepts deprecated flags as overrides."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.rich_markup_mode = None  # panels would not fit on a screen
-        self.help = _with_lines_kept(self.help)
+        self.rich_markup_mode = None  # panels take more than one screen
+        self.help = _keep_example_lines(self.help)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse arguments; replaced flags become overrides."""
+        """Parse arguments; deprecated flags become overrides."""
         names = {parameter.name for parameter in self.params}
         overrides = next((name for name in ("overrides", "words") if name in names), None)
-        args, flags = (args, []) if overrides is None else self._without_replaced(args)
+        args, flags = (args, []) if overrides is None else self._split_deprecated(args)
         rest = super().parse_args(ctx, args)
         if overrides is not None and flags:
             ctx.params[overrides] = [*(ctx.params[overrides] or ()), *flags]
         return rest
 
-    def _without_replaced(self, args: Sequence[str]) -> tuple[list[str], list[Flag]]:
-        """The arguments without replaced flags, and the overrides these stand for."""
+    def _split_deprecated(self, args: Sequence[str]) -> tuple[list[str], list[Flag]]:
+        """Separate deprecated flags from the arguments and turn them into overrides."""
         own = {name for each in self.params for name in (*each.opts, *each.secondary_opts)}
         with_value = {name for each in self.params if not getattr(each, "is_flag", False) for name in each.opts}
         kept: list[str] = []
-        found: dict[str, list[str]] = {}
+        values: dict[str, list[str]] = {}
         words = iter(args)
         for word in words:
             name, equals, value = word.partition("=")
@@ -83,12 +83,12 @@ class Command(TyperCommand):
             elif name not in REPLACED or name in own or (kept and kept[-1] in with_value):
                 kept.append(word)
             elif name in _SWITCHES:
-                found[name] = [_SWITCHES[name]]
+                values[name] = [_SWITCHES[name]]
             elif equals or (value := next(words, "")):
-                found.setdefault(name, []).append(value)
+                values.setdefault(name, []).append(value)
             else:
-                kept.append(word)  # without a value: an error of typer's
-        flags = [_as_override(name, values) for name, values in found.items()]
+                kept.append(word)  # no value: typer reports it
+        flags = [_as_override(name, texts) for name, texts in values.items()]
         for flag in flags:
             print(f"sightline: {flag.flag} is deprecated; write {flag}", file=sys.stderr)
         return kept, flags
@@ -102,24 +102,24 @@ def _as_override(name: str, values: list[str]) -> Flag:
     return Flag(REPLACED[name], values[-1], name)
 
 
-def _with_lines_kept(text: str | None) -> str | None:
-    """Help whose list of examples is not filled like a paragraph."""
+def _keep_example_lines(text: str | None) -> str | None:
+    """Keep the lines of the examples from being wrapped as a paragraph."""
     return None if text is None else text.replace("\n\nExamples:\n", "\n\n\b\nExamples:\n")
 
 
 class Group(TyperGroup):
-    """A command with sub-commands, one of which may be left out: `sightline recipes NAME` is `recipes show NAME`."""
+    """A command with sub-commands, one of which is the default: `sightline recipes NAME` is `recipes show NAME`."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.rich_markup_mode = None
-        self.help = _with_lines_kept(self.help)
+        self.help = _keep_example_lines(self.help)
 
-    default: str | None = None  # without a known sub-command
-    alone: str | None = None  # without any word
+    default: str | None = None  # sub-command if the first word is none
+    alone: str | None = None  # sub-command without any words
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert the sub-command that was left out."""
+        """Insert the default sub-command."""
         if not args and self.alone is not None:
             args = [self.alone]
         elif args and self.default is not None and args[0] not in {*self.commands, "-h", "--help"}:
@@ -142,7 +142,7 @@ def group(
 
 
 def add(app: typer.Typer, function: Callable[..., Any], name: str | None = None, **settings: Any) -> None:
-    """Add a command to an app: it checks numbers, and prints no control characters (`predict` prints data)."""
+    """Add a command to an app, with checks of its numbers and escaped control characters (not in `predict`'s data)."""
     from sightline.cli.options import check_numbers
 
     @functools.wraps(function)
@@ -151,7 +151,7 @@ def add(app: typer.Typer, function: Callable[..., Any], name: str | None = None,
             check_numbers(options)
             try:
                 function(*args, **options)
-            except EOFError as error:  # typer takes it for a prompt without an answer, and prints "Aborted!"
+            except EOFError as error:  # typer would print "Aborted!"
                 raise OSError(f"unexpected end of file: {error}") from error
 
     app.command(name or function.__name__, cls=Command, context_settings=SETTINGS, **settings)(run)

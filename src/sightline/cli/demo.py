@@ -1,4 +1,4 @@
-"""`sightline demo`: the whole way of a sentence, in two minutes."""
+"""`sightline demo`: train, score and inspect a small model in two minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ def demo(
         "runs/dates"
     ),
 ) -> None:
-    """Train the date translator, score it, and show its attention."""
+    """Train the date translator, score it, and show its attention.
+
+    Examples:
+      sightline demo
+    """
     import time
 
     from sightline.cli.train import interruptions, run_training
@@ -41,7 +45,7 @@ def demo(
     alignment = run.align(shown[-1])
     if alignment is None:
         return
-    print("\nWhere it looked while it wrote the last one:\n")
+    print("\nAttention of the last one (rows: output, columns: input):\n")
     screen.print(alignment.grid())
     picture = out / "alignment.png"
     alignment.draw(picture, title=f"{shown[-1]} → {run.predict([shown[-1]])[0]}")
@@ -50,14 +54,14 @@ def demo(
 
 
 def _command() -> str:
-    """How to call it again: by its name, where that finds this one, else as it was called (`.venv/bin/sightline`)."""
-    called, found = Path(sys.argv[0]), shutil.which("sightline")
+    """The command to print: `sightline` if the shell finds this installation, else the path that was called."""
+    called, installed = Path(sys.argv[0]), shutil.which("sightline")
     if called.name == "__main__.py":
         return "python -m sightline"
-    return "sightline" if found is not None and Path(found).resolve() == called.resolve() else str(called)
+    return "sightline" if installed is not None and Path(installed).resolve() == called.resolve() else str(called)
 
 
 def _one_of_each_length(texts: list[str], count: int) -> list[str]:
-    """A few texts of different lengths, short to long."""
+    """`count` texts of different lengths, short to long."""
     ordered = sorted(texts, key=len)
     return [ordered[(2 * place + 1) * len(ordered) // (2 * count)] for place in range(count)]

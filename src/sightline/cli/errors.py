@@ -1,7 +1,7 @@
-"""The one place where a command's errors become messages and exit codes.
+"""Messages and exit codes of errors.
 
-Expected errors (bad input, missing files, no memory) are one line and exit code 1. Any other exception is a bug of
-Sightline: one line that says so, and exit code 70. `--debug`, or SIGHTLINE_DEBUG=1, shows the traceback of either.
+Expected errors (bad input, missing files, no memory) print one line and exit with code 1. Any other exception is a bug
+in Sightline: one line that says so, and exit code 70. `--debug` or SIGHTLINE_DEBUG=1 adds the traceback.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 from sightline.terminal import printable
 
-FAILURE, USAGE, INTERNAL_ERROR, INTERRUPTED = 1, 2, 70, 130  # usage errors are typer's; 70 is EX_SOFTWARE of sysexits.h
+FAILURE, USAGE, INTERNAL_ERROR, INTERRUPTED = 1, 2, 70, 130  # typer exits with USAGE; 70 is EX_SOFTWARE
 
-_PACKAGE = Path(__file__).parents[1]  # the package
-_LONGEST = 500  # characters of an unexpected error's own message
+_PACKAGE = Path(__file__).parents[1]
+_LONGEST = 500  # characters of an unexpected error's message
 _EXPECTED = (ValueError, ArithmeticError, OSError, ImportError, EOFError)  # caused by input
 
 
 @contextmanager
 def error_boundary() -> Iterator[None]:
-    """Turn every exception into one line on standard error and an exit code; warnings of ours into one line each."""
+    """Turn every exception into one line on standard error and an exit code, and each of our warnings into one line."""
     try:
         with _warnings_in_one_line():
             yield
@@ -45,12 +45,12 @@ def error_boundary() -> Iterator[None]:
 
 
 def debugging() -> bool:
-    """Whether errors are shown with their traceback."""
+    """True if tracebacks are shown."""
     return bool(os.environ.get("SIGHTLINE_DEBUG"))
 
 
 def describe(error: Exception) -> tuple[str, int]:
-    """The message of an exception, and the exit code."""
+    """The message and exit code of an exception."""
     if _out_of_memory(error):
         return (
             f"out of memory ({_cause(error)}); lower training.batches.tokens, decoding.batch_tokens or the sizes of "
@@ -63,7 +63,7 @@ def describe(error: Exception) -> tuple[str, int]:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether Python, NumPy or PyTorch (which has no class for it on a CPU) ran out of memory."""
+    """True if Python, NumPy or PyTorch ran out of memory (PyTorch has no exception class for it on a CPU)."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
@@ -77,7 +77,7 @@ def _cause(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str:
-    """The last line of this package that the exception came through: `run.py, line 12`."""
+    """The innermost line of this package in the traceback: `run.py, line 12`."""
     place = "unknown place"
     for frame, line in traceback.walk_tb(error.__traceback__):
         path = Path(frame.f_code.co_filename)
@@ -115,17 +115,17 @@ def _text(error: Exception) -> str:
 
 
 def _invalid(error: Exception) -> str:
-    """`beam is 0: Input should be greater than or equal to 1`, of every value that is wrong."""
+    """All invalid values: `beam is 0: Input should be greater than or equal to 1`."""
     from pydantic import ValidationError
 
     assert isinstance(error, ValidationError)
-    every = error.errors()
-    parts = {each["loc"][:size] for each in every for size in range(1, len(each["loc"]))}
+    errors = error.errors()
+    parents = {each["loc"][:size] for each in errors for size in range(1, len(each["loc"]))}
     return "; ".join(
         # a message about several values names them itself
         f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
         if each["loc"]
         else each["msg"].removeprefix("Value error, ")
-        for each in every
-        if each["loc"] not in parts  # reported for its parts already
+        for each in errors
+        if each["loc"] not in parents  # its parts are reported
     )

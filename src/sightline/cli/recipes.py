@@ -1,4 +1,4 @@
-"""`sightline recipes`: shipped recipes, the keys a recipe can have, and their JSON Schema."""
+"""`sightline recipes`: shipped recipes, the reference of all keys, and their JSON Schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecipesGroup(Group):
 def about() -> None:
     """List shipped recipes, print one, or explain every key.
 
-    sightline recipes is recipes list; sightline recipes NAME is recipes show NAME.
+    Without a sub-command, sightline recipes lists recipes and sightline recipes NAME prints one.
 
     Examples:
       sightline recipes
@@ -40,12 +40,10 @@ def list_recipes() -> None:
     """
     from sightline.recipe.loading import shipped_recipes
 
-    found = shipped_recipes()
-    width = max(len(name) for name in found)
-    titles = {
-        name: path.read_text(encoding="utf-8").split("\n", 1)[0].lstrip("# ").rstrip() for name, path in found.items()
-    }
-    _print("".join(f"{name:<{width}}  {title}\n" for name, title in titles.items()))
+    recipes = shipped_recipes()
+    width = max(map(len, recipes))
+    titles = {name: path.read_text(encoding="utf-8").partition("\n")[0] for name, path in recipes.items()}
+    _print("".join(f"{name:<{width}}  {title.lstrip('# ').rstrip()}\n" for name, title in titles.items()))
 
 
 def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped recipe, or a file.")]) -> None:
@@ -60,7 +58,7 @@ def show(name: Annotated[str, typer.Argument(metavar="NAME", help="A shipped rec
 
 
 def keys(
-    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Only keys that begin so.")] = None,
+    prefix: Annotated[str | None, typer.Argument(metavar="PREFIX", help="Print only keys with this prefix.")] = None,
 ) -> None:
     """Print the keys a recipe can have, with types, defaults and meanings.
 
@@ -76,7 +74,7 @@ def keys(
 def schema() -> None:
     """Print the JSON Schema of recipes, for editors.
 
-    Begin a recipe with # yaml-language-server: $schema=recipe.schema.json.
+    Editors find it by a first line # yaml-language-server: $schema=recipe.schema.json.
 
     Examples:
       sightline recipes schema > recipe.schema.json
@@ -87,7 +85,7 @@ def schema() -> None:
 
 
 def _print(text: str) -> None:
-    """Print, through a pager where the terminal is too short."""
+    """Print; through a pager if the terminal is too short."""
     if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
         click.echo_via_pager(text)
     else:

@@ -21,7 +21,7 @@ class RunsGroup(Group):
 
 
 def about() -> None:
-    """List run folders, show one, and make runs from runs.
+    """List, show, seal, average and merge run folders.
 
     Examples:
       sightline runs list
@@ -31,11 +31,9 @@ def about() -> None:
 
 
 def list_runs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that holds runs; default: runs.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to search.")] = Path("runs"),
 ) -> None:
-    """List the runs below a folder: task, model, parameters, and whether training has finished.
+    """List runs with task, model, size and state.
 
     Examples:
       sightline runs list
@@ -44,11 +42,11 @@ def list_runs(
     from sightline.recipe.loading import load_recipe
     from sightline.run_folder import read_config
 
-    found = sorted(path.parent for path in folder.rglob("recipe.yaml"))
-    if not found:
-        raise ValueError(f"{folder} holds no run folders; name a folder that does, or train one: sightline train dates")
-    width = max(len(str(run)) for run in found)
-    for run in found:
+    runs = sorted(path.parent for path in folder.rglob("recipe.yaml"))
+    if not runs:
+        raise ValueError(f"{folder} contains no runs; name another folder, or train one: sightline train dates")
+    width = max(len(str(run)) for run in runs)
+    for run in runs:
         try:
             recipe = load_recipe(run / "recipe.yaml")
             model = ", ".join(
@@ -76,10 +74,10 @@ def show(run: RunFolder) -> None:
 def seal(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders.", show_default=False)],
 ) -> None:
-    """Accept the files of run folders as they are: write their SHA-256 to manifest.json.
+    """Write the SHA-256 of a run's files to manifest.json.
 
-    For runs of versions without a manifest, and after you have changed a file on purpose. Every command refuses
-    files that differ from the manifest.
+    Use it for runs of versions without a manifest, and after changing a file on purpose. Every command refuses files
+    that differ from the manifest.
 
     Examples:
       sightline runs seal runs/mine
@@ -107,12 +105,12 @@ def seal(
 def average(
     run: RunFolder,
     out: Out,
-    count: Annotated[int, typer.Option(metavar="N", help="How many checkpoints, newest first; default: 5.")] = 5,
+    count: Annotated[int, typer.Option(metavar="N", help="How many checkpoints, newest first.")] = 5,
 ) -> None:
     """Average the newest checkpoints of a run into a new run.
 
-    It is often a little better than any one of them. training.keep sets how many checkpoints a training keeps,
-    training.save_every their distance. With training.averaging.kind=checkpoints a training ends with such a mean.
+    The average often scores a little higher than any one of them. training.keep and training.save_every set how many
+    checkpoints a training keeps and how far apart. training.averaging.kind=checkpoints averages at the end of training.
 
     Examples:
       sightline runs average runs/en-de --count 5 --out runs/en-de-mean
@@ -120,14 +118,14 @@ def average(
     from sightline.augment.merging import average_run
 
     steps = average_run(run, out, count)
-    fewer = f" (all there are, of the {count} asked for)" if len(steps) < count else ""
+    fewer = f" (only {len(steps)} of {count} exist)" if len(steps) < count else ""
     print(f"done: {out}, the mean of the checkpoints of step {', '.join(map(str, steps))}{fewer}", file=sys.stderr)
 
 
 def merge(run: RunFolder, out: Out) -> None:
     """Merge low-rank adapters (model.adapters) into the weights: W + (alpha / rank) B A.
 
-    Predictions are the same, within rounding. Other trainings can start from the merged run (model.init_from).
+    Predictions stay the same, within rounding. Other trainings can start from the merged run (model.init_from).
 
     Examples:
       sightline runs merge runs/lora --out runs/merged

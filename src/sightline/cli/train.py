@@ -1,4 +1,4 @@
-"""`sightline train`: a recipe becomes a run folder."""
+"""`sightline train`: train the model of a recipe and write a run folder."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def train(
       sightline train my.yaml --dry-run
       sightline train runs/en-de --resume
     """
-    from sightline.training.dry_run import dry_run as try_out
+    from sightline.training.dry_run import dry_run as run_dry
     from sightline.training.resolve import open_recipe
 
     loaded, folder = open_recipe(recipe, overrides or [])
     if dry_run:
-        _show(try_out(loaded, progress=_counter()))
+        print_dry_run(run_dry(loaded, progress=_counter()))
         return
     run = out or Path(folder)
     with interruptions(run):
@@ -51,23 +51,23 @@ def train(
 
 @contextmanager
 def interruptions(run: Path) -> Iterator[None]:
-    """An interruption of a training ends the command with the way to continue."""
+    """On an interruption, print how to continue and exit with code 130."""
     from sightline.training.world import Interrupted
 
     try:
         yield
     except Interrupted:
-        print(f"interrupted and saved; go on with: sightline train {run} --resume", file=sys.stderr)
+        print(f"interrupted and saved; continue with: sightline train {run} --resume", file=sys.stderr)
         raise typer.Exit(code=130) from None
     except KeyboardInterrupt:  # before the first step, or again before the last one was saved
-        begun = (run / "recipe.yaml").is_file()
-        remedy = f"go on with: sightline train {run} --resume" if begun else "nothing was begun yet; start it again"
+        started = (run / "recipe.yaml").is_file()
+        remedy = f"continue with: sightline train {run} --resume" if started else "nothing was saved; start again"
         print(f"interrupted; {remedy}", file=sys.stderr)
         raise typer.Exit(code=130) from None
 
 
 def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
-    """Train with a live display in a terminal, and plain lines elsewhere."""
+    """Train with a live display in a terminal and plain lines elsewhere."""
     from sightline.training.loggers import LiveDisplay
     from sightline.training.train import train as train_recipe
 
@@ -79,19 +79,20 @@ def run_training(recipe: Any, run: Path, *, resume: bool = False) -> None:
 
 
 def _counter() -> ExampleCounter:
-    """Progress of data preparation; nobody knows how much there will be."""
+    """Progress of data preparation (total unknown)."""
     from sightline.progress import occasional
 
     show = occasional()
     return lambda what, count: show(f"{what}, examples", count, 0)
 
 
-def _show(found: DryRun) -> None:
-    counts = ", ".join(f"{reason} {count:,}" for reason, count in found.counts.items())
-    examples = ("examples", f"{found.examples:,} ({counts})")
-    vocabulary = ("vocabulary", f"{found.source_vocabulary:,} source, {found.target_vocabulary:,} target")
-    if (step := found.step) is None:
-        rows = [examples, vocabulary, ("steps", "none: the text is counted in one go")]
+def print_dry_run(report: DryRun) -> None:
+    """Print the sizes, padding, memory and first step of a dry run."""
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in report.counts.items())
+    examples = ("examples", f"{report.examples:,} ({counts})")
+    vocabulary = ("vocabulary", f"{report.source_vocabulary:,} source, {report.target_vocabulary:,} target")
+    if (step := report.step) is None:
+        rows = [examples, vocabulary, ("steps", "none: the text is counted in one pass")]
     else:
         rows = [
             examples,
@@ -99,26 +100,26 @@ def _show(found: DryRun) -> None:
             ("planned steps", f"about {step.planned:,.0f}, by training.limits"),
             ("padding", f"{step.waste:.2%} of all positions"),
             vocabulary,
-            ("parameters", f"{found.parameters:,} in all{_trained(found, '', found.parameters)}"),
-            *((f"  {name}", _part(found, name, count)) for name, count in found.parts.items()),
-            ("memory", f"{found.memory}, without activations"),
+            ("parameters", f"{report.parameters:,} in all{_trained(report, '', report.parameters)}"),
+            *((f"  {name}", _part(report, name, count)) for name, count in report.parts.items()),
+            ("memory", f"{report.memory}, without activations"),
             ("first step", f"{step.seconds:.2f} s, loss {step.loss:.3f} nats a token"),
             ("peak memory", f"{step.peak_memory / 2**20:,.0f} MiB"),
         ]
     for name, value in rows:
         print(f"{name:<18} {value}")
-    for note in found.notes:
+    for note in report.notes:
         print(note)
 
 
-def _part(found: DryRun, name: str, count: int) -> str:
-    """The size of a part of the model, without what an earlier part has counted."""
-    shared = f" (beside {found.shared[name]:,} shared with a part above)" if found.shared[name] else ""
-    return f"{count:,}{_trained(found, name, count)}{shared}"
+def _part(report: DryRun, name: str, count: int) -> str:
+    """The parameters of a part of the model that no earlier part shares."""
+    shared = f" (and {report.shared[name]:,} shared with a part above)" if report.shared[name] else ""
+    return f"{count:,}{_trained(report, name, count)}{shared}"
 
 
-def _trained(found: DryRun, part: str, count: int) -> str:
-    """How many numbers of a part are trained and how many frozen, where some of the model are."""
-    if found.trained[""] == found.parameters:
+def _trained(report: DryRun, part: str, count: int) -> str:
+    """The numbers of trained and frozen parameters of a part; empty if none of the model are frozen."""
+    if report.trained[""] == report.parameters:
         return ""
-    return f", {found.trained[part]:,} trained, {count - found.trained[part]:,} frozen"
+    return f", {report.trained[part]:,} trained, {count - report.trained[part]:,} frozen"
