@@ -1,9 +1,8 @@
-"""Attention over packed batches of short sequences on CUDA, as Triton kernels.
+"""Triton kernels for attention over packed batches of short sequences on CUDA.
 
-Sentences have some thirty tokens. Flash kernels work on tiles of 128 rows, so on packed sentences they waste three
-quarters of their work, and they took a third of a whole training step; these take tiles of 64 and everything of a
-tile stays on the chip. Forward keeps the log-sum-exp of each row; backward recomputes the weights from it, once for
-the queries' gradient and once for the keys' and values' (Dao et al. 2022, with sequences found through offsets).
+Flash attention works on tiles of 128 rows; sentences have some thirty tokens. These kernels use tiles of 64 and keep
+everything of a tile on the chip. Forward saves the log-sum-exp of each row; backward recomputes the weights from it,
+once for dQ and once for dK and dV (Dao et al. 2022, with variable-length sequences located through offsets).
 
     O = softmax(Q Kᵀ · scale) V,  P = exp(Q Kᵀ · scale − lse),  δ = rowsum(dO ∘ O)
     dV = Pᵀ dO,  dS = P ∘ (dO Vᵀ − δ),  dQ = dS K · scale,  dK = dSᵀ Q · scale
@@ -20,7 +19,31 @@ from torch import Tensor, library
 
 from sightline.layers.layout import Packed
 
-_ROWS, _WARPS = 64, 4  # of a tile
+_ROWS, _WARPS = 64, 4  # per tile
+
+
+@triton.jit
+def _bounds(q_offsets, k_offsets):
+    """Start and end of the queries and of the keys of this program's sequence."""
+    sequence = tl.program_id(1)
+    q_start, q_end = tl.load(q_offsets + sequence), tl.load(q_offsets + sequence + 1)
+    k_start, k_end = tl.load(k_offsets + sequence), tl.load(k_offsets + sequence + 1)
+    return q_start, q_end, k_start, k_end
+
+
+@triton.jit
+def _load_tile(x, rows, in_bounds, stride, features):
+    """(ROWS, WIDTH): the features of one head, zeros out of bounds."""
+    return tl.load(x + rows[:, None].to(tl.int64) * stride + features[None, :], mask=in_bounds[:, None], other=0.0)
+
+
+@triton.jit
+def _load_gradient(out, grad, lse, rows, in_bounds, heads, head, features, WIDTH: tl.constexpr):
+    """dO (ROWS, WIDTH), δ (ROWS,) and lse (ROWS,) of a tile of queries."""
+    outputs = _load_tile(out, rows, in_bounds, heads * WIDTH, features)
+    grads = _load_tile(grad, rows, in_bounds, heads * WIDTH, features)
+    delta = tl.sum(outputs.to(tl.float32) * grads.to(tl.float32), 1)
+    return grads, delta, tl.load(lse + rows.to(tl.int64) * heads + head, mask=in_bounds, other=0.0)
 
 
 @triton.jit
@@ -28,46 +51,42 @@ def _forward(
     q, k, v, out, lse, q_offsets, k_offsets, q_stride, k_stride, v_stride, heads,
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One tile of queries of one sequence and head."""
-    tile, sequence, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    q_start, q_end = tl.load(q_offsets + sequence), tl.load(q_offsets + sequence + 1)
-    k_start, k_end = tl.load(k_offsets + sequence), tl.load(k_offsets + sequence + 1)
-    first = tile * ROWS
+    """Output and log-sum-exp of one tile of queries of one sequence and head."""
+    head, first = tl.program_id(2), tl.program_id(0) * ROWS
+    q_start, q_end, k_start, k_end = _bounds(q_offsets, k_offsets)
     if first >= q_end - q_start:
         return
-    row, column, feature = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    row, features = tl.arange(0, ROWS), head * WIDTH + tl.arange(0, WIDTH)
     rows = q_start + first + row
-    real = rows < q_end
-    at = head * WIDTH + feature
-    queries = tl.load(q + rows[:, None].to(tl.int64) * q_stride + at[None, :], mask=real[:, None], other=0.0)
-    best = tl.full([ROWS], -float("inf"), tl.float32)
+    q_valid = rows < q_end
+    queries = _load_tile(q, rows, q_valid, q_stride, features)
+    running_max = tl.full([ROWS], -float("inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     result = tl.zeros([ROWS, WIDTH], tl.float32)
     stop = k_end - k_start
     if CAUSAL:
         stop = tl.minimum(stop, first + ROWS)
     for start in range(0, stop, ROWS):
-        columns = k_start + start + column
-        seen = columns < k_end
-        places = columns[:, None].to(tl.int64)
-        keys = tl.load(k + places * k_stride + at[None, :], mask=seen[:, None], other=0.0)
-        values = tl.load(v + places * v_stride + at[None, :], mask=seen[:, None], other=0.0)
+        columns = k_start + start + row
+        k_valid = columns < k_end
+        keys = _load_tile(k, columns, k_valid, k_stride, features)
+        values = _load_tile(v, columns, k_valid, v_stride, features)
         scores = tl.dot(queries, tl.trans(keys)) * SCALE
-        visible = seen[None, :]
+        visible = k_valid[None, :]
         if CAUSAL:
-            visible = visible & ((first + row)[:, None] >= (start + column)[None, :])
+            visible = visible & ((first + row)[:, None] >= (start + row)[None, :])
         scores = tl.where(visible, scores, -float("inf"))
-        peak = tl.maximum(best, tl.max(scores, 1))
-        weights = tl.exp(scores - peak[:, None])
-        shrink = tl.exp(best - peak)
-        total = total * shrink + tl.sum(weights, 1)
-        result = result * shrink[:, None] + tl.dot(weights.to(values.dtype), values)
-        best = peak
+        new_max = tl.maximum(running_max, tl.max(scores, 1))
+        weights = tl.exp(scores - new_max[:, None])
+        rescale = tl.exp(running_max - new_max)
+        total = total * rescale + tl.sum(weights, 1)
+        result = result * rescale[:, None] + tl.dot(weights.to(values.dtype), values)
+        running_max = new_max
     safe = tl.where(total > 0, total, 1.0)
     result = result / safe[:, None]
-    places = rows[:, None].to(tl.int64) * (heads * WIDTH) + at[None, :]
-    tl.store(out + places, result.to(out.dtype.element_ty), mask=real[:, None])
-    tl.store(lse + rows.to(tl.int64) * heads + head, tl.where(total > 0, best + tl.log(safe), 0.0), mask=real)
+    places = rows[:, None].to(tl.int64) * (heads * WIDTH) + features[None, :]
+    tl.store(out + places, result.to(out.dtype.element_ty), mask=q_valid[:, None])
+    tl.store(lse + rows.to(tl.int64) * heads + head, tl.where(total > 0, running_max + tl.log(safe), 0.0), mask=q_valid)
 
 
 @triton.jit
@@ -76,40 +95,33 @@ def _backward_queries(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """dQ of one tile of queries."""
-    tile, sequence, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    q_start, q_end = tl.load(q_offsets + sequence), tl.load(q_offsets + sequence + 1)
-    k_start, k_end = tl.load(k_offsets + sequence), tl.load(k_offsets + sequence + 1)
-    first = tile * ROWS
+    head, first = tl.program_id(2), tl.program_id(0) * ROWS
+    q_start, q_end, k_start, k_end = _bounds(q_offsets, k_offsets)
     if first >= q_end - q_start:
         return
-    row, column, feature = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, WIDTH)
+    row, features = tl.arange(0, ROWS), head * WIDTH + tl.arange(0, WIDTH)
     rows = q_start + first + row
-    real = rows < q_end
-    at = head * WIDTH + feature
-    queries = tl.load(q + rows[:, None].to(tl.int64) * q_stride + at[None, :], mask=real[:, None], other=0.0)
-    own = rows[:, None].to(tl.int64) * (heads * WIDTH) + at[None, :]
-    outputs = tl.load(out + own, mask=real[:, None], other=0.0)
-    grads = tl.load(grad + own, mask=real[:, None], other=0.0)
-    delta = tl.sum(outputs.to(tl.float32) * grads.to(tl.float32), 1)
-    whole = tl.load(lse + rows.to(tl.int64) * heads + head, mask=real, other=0.0)
+    q_valid = rows < q_end
+    queries = _load_tile(q, rows, q_valid, q_stride, features)
+    grads, delta, row_lse = _load_gradient(out, grad, lse, rows, q_valid, heads, head, features, WIDTH)
     result = tl.zeros([ROWS, WIDTH], tl.float32)
     stop = k_end - k_start
     if CAUSAL:
         stop = tl.minimum(stop, first + ROWS)
     for start in range(0, stop, ROWS):
-        columns = k_start + start + column
-        seen = columns < k_end
-        places = columns[:, None].to(tl.int64)
-        keys = tl.load(k + places * k_stride + at[None, :], mask=seen[:, None], other=0.0)
-        values = tl.load(v + places * v_stride + at[None, :], mask=seen[:, None], other=0.0)
-        visible = seen[None, :] & real[:, None]
+        columns = k_start + start + row
+        k_valid = columns < k_end
+        keys = _load_tile(k, columns, k_valid, k_stride, features)
+        values = _load_tile(v, columns, k_valid, v_stride, features)
+        visible = k_valid[None, :] & q_valid[:, None]
         if CAUSAL:
-            visible = visible & ((first + row)[:, None] >= (start + column)[None, :])
+            visible = visible & ((first + row)[:, None] >= (start + row)[None, :])
         scores = tl.where(visible, tl.dot(queries, tl.trans(keys)) * SCALE, -float("inf"))
-        weights = tl.exp(scores - whole[:, None])
-        change = weights * (tl.dot(grads, tl.trans(values)) - delta[:, None]) * SCALE
-        result += tl.dot(change.to(keys.dtype), keys)
-    tl.store(dq + own, result.to(dq.dtype.element_ty), mask=real[:, None])
+        weights = tl.exp(scores - row_lse[:, None])
+        dscores = weights * (tl.dot(grads, tl.trans(values)) - delta[:, None]) * SCALE
+        result += tl.dot(dscores.to(keys.dtype), keys)
+    places = rows[:, None].to(tl.int64) * (heads * WIDTH) + features[None, :]
+    tl.store(dq + places, result.to(dq.dtype.element_ty), mask=q_valid[:, None])
 
 
 @triton.jit
@@ -118,19 +130,15 @@ def _backward_keys(
     SCALE: tl.constexpr, CAUSAL: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """dK and dV of one tile of keys."""
-    tile, sequence, head = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    q_start, q_end = tl.load(q_offsets + sequence), tl.load(q_offsets + sequence + 1)
-    k_start, k_end = tl.load(k_offsets + sequence), tl.load(k_offsets + sequence + 1)
-    first = tile * ROWS
+    head, first = tl.program_id(2), tl.program_id(0) * ROWS
+    q_start, q_end, k_start, k_end = _bounds(q_offsets, k_offsets)
     if first >= k_end - k_start:
         return
-    row, column, feature = tl.arange(0, ROWS), tl.arange(0, ROWS), tl.arange(0, WIDTH)
-    columns = k_start + first + column
-    seen = columns < k_end
-    at = head * WIDTH + feature
-    places = columns[:, None].to(tl.int64)
-    keys = tl.load(k + places * k_stride + at[None, :], mask=seen[:, None], other=0.0)
-    values = tl.load(v + places * v_stride + at[None, :], mask=seen[:, None], other=0.0)
+    row, features = tl.arange(0, ROWS), head * WIDTH + tl.arange(0, WIDTH)
+    columns = k_start + first + row
+    k_valid = columns < k_end
+    keys = _load_tile(k, columns, k_valid, k_stride, features)
+    values = _load_tile(v, columns, k_valid, v_stride, features)
     result_k = tl.zeros([ROWS, WIDTH], tl.float32)
     result_v = tl.zeros([ROWS, WIDTH], tl.float32)
     begin = 0
@@ -138,32 +146,31 @@ def _backward_keys(
         begin = first
     for start in range(begin, q_end - q_start, ROWS):
         rows = q_start + start + row
-        real = rows < q_end
-        queries = tl.load(q + rows[:, None].to(tl.int64) * q_stride + at[None, :], mask=real[:, None], other=0.0)
-        own = rows[:, None].to(tl.int64) * (heads * WIDTH) + at[None, :]
-        outputs = tl.load(out + own, mask=real[:, None], other=0.0)
-        grads = tl.load(grad + own, mask=real[:, None], other=0.0)
-        delta = tl.sum(outputs.to(tl.float32) * grads.to(tl.float32), 1)
-        whole = tl.load(lse + rows.to(tl.int64) * heads + head, mask=real, other=0.0)
-        visible = seen[None, :] & real[:, None]
+        q_valid = rows < q_end
+        queries = _load_tile(q, rows, q_valid, q_stride, features)
+        grads, delta, row_lse = _load_gradient(out, grad, lse, rows, q_valid, heads, head, features, WIDTH)
+        visible = k_valid[None, :] & q_valid[:, None]
         if CAUSAL:
-            visible = visible & ((start + row)[:, None] >= (first + column)[None, :])
+            visible = visible & ((start + row)[:, None] >= (first + row)[None, :])
         scores = tl.where(visible, tl.dot(queries, tl.trans(keys)) * SCALE, -float("inf"))
-        weights = tl.exp(scores - whole[:, None])
+        weights = tl.exp(scores - row_lse[:, None])
         result_v += tl.dot(tl.trans(weights).to(grads.dtype), grads)
-        change = weights * (tl.dot(grads, tl.trans(values)) - delta[:, None]) * SCALE
-        result_k += tl.dot(tl.trans(change).to(queries.dtype), queries)
-    own = places * (heads * WIDTH) + at[None, :]
-    tl.store(dk + own, result_k.to(dk.dtype.element_ty), mask=seen[:, None])
-    tl.store(dv + own, result_v.to(dv.dtype.element_ty), mask=seen[:, None])
+        dscores = weights * (tl.dot(grads, tl.trans(values)) - delta[:, None]) * SCALE
+        result_k += tl.dot(tl.trans(dscores).to(queries.dtype), queries)
+    places = columns[:, None].to(tl.int64) * (heads * WIDTH) + features[None, :]
+    tl.store(dk + places, result_k.to(dk.dtype.element_ty), mask=k_valid[:, None])
+    tl.store(dv + places, result_v.to(dv.dtype.element_ty), mask=k_valid[:, None])
 
 
-def _arguments(q: Tensor, k: Tensor, v: Tensor, q_offsets: Tensor, k_offsets: Tensor) -> tuple[Any, ...]:
-    return q_offsets, k_offsets, q.stride(0), k.stride(0), v.stride(0), q.shape[1]
-
-
-def _grid(longest: int, sequences: int, heads: int) -> tuple[int, int, int]:
-    return triton.cdiv(longest, _ROWS), sequences, heads
+def _launch(
+    kernel: Any, longest: int, q: Tensor, k: Tensor, v: Tensor, *tensors: Tensor, offsets: tuple[Tensor, Tensor],
+    scale: float, causal: bool,
+) -> None:  # fmt: skip
+    heads, width = q.shape[1:]
+    library.wrap_triton(kernel)[(triton.cdiv(longest, _ROWS), len(offsets[0]) - 1, heads)](
+        q, k, v, *tensors, *offsets, q.stride(0), k.stride(0), v.stride(0), heads,
+        SCALE=scale, CAUSAL=causal, WIDTH=width, ROWS=_ROWS, num_warps=_WARPS,
+    )  # fmt: skip
 
 
 @library.triton_op("sightline::short_attention", mutates_args=())
@@ -174,10 +181,7 @@ def short_attention(
     """(N, H, Dh) queries, (M, H, Dh) keys and values → output (N, H, Dh) and log-sum-exp (N, H)."""
     out = q.new_empty(q.shape)
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
-    library.wrap_triton(_forward)[_grid(q_longest, len(q_offsets) - 1, q.shape[1])](
-        q, k, v, out, lse, *_arguments(q, k, v, q_offsets, k_offsets),
-        SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS,
-    )  # fmt: skip
+    _launch(_forward, q_longest, q, k, v, out, lse, offsets=(q_offsets, k_offsets), scale=scale, causal=causal)
     return out, lse
 
 
@@ -188,28 +192,10 @@ def short_attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of queries, keys and values."""
     dq, dk, dv = q.new_empty(q.shape), k.new_empty(k.shape), v.new_empty(v.shape)
-    sequences, heads = len(q_offsets) - 1, q.shape[1]
-    rest = _arguments(q, k, v, q_offsets, k_offsets)
-    grad = grad.contiguous()
-    library.wrap_triton(_backward_queries)[_grid(q_longest, sequences, heads)](
-        q, k, v, out, grad, lse, dq, *rest, SCALE=scale, CAUSAL=causal, WIDTH=q.shape[2], ROWS=_ROWS, num_warps=_WARPS
-    )
-    library.wrap_triton(_backward_keys)[_grid(k_longest, sequences, heads)](
-        q,
-        k,
-        v,
-        out,
-        grad,
-        lse,
-        dk,
-        dv,
-        *rest,
-        SCALE=scale,
-        CAUSAL=causal,
-        WIDTH=q.shape[2],
-        ROWS=_ROWS,
-        num_warps=_WARPS,
-    )
+    inputs = (q, k, v, out, grad.contiguous(), lse)
+    offsets = (q_offsets, k_offsets)
+    _launch(_backward_queries, q_longest, *inputs, dq, offsets=offsets, scale=scale, causal=causal)
+    _launch(_backward_keys, k_longest, *inputs, dk, dv, offsets=offsets, scale=scale, causal=causal)
     return dq, dk, dv
 
 
