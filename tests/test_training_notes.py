@@ -86,6 +86,6 @@ def test_a_cpu_without_products_of_bfloat16_trains_in_float32_and_says_so(
     autocast = torch.autocast
     monkeypatch.setattr("torch.autocast", lambda *words, **more: asked.append(words) or autocast(*words, **more))
     told = [note for note in notes(recipe, "training.precision=bf16", "training.device=cpu") if "bfloat16" in note]
-    left = "training.precision: bf16 is left undone: this CPU has no products of bfloat16; float32 it is"
+    left = "training.precision: bf16 is not used: this CPU has no instructions for bfloat16; using float32"
     assert told == ([] if has else [left])
     assert (("cpu", torch.bfloat16) in asked) == has

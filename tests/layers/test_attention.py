@@ -410,7 +410,7 @@ def test_the_kernel_for_a_step_takes_nothing_that_would_lose_digits(monkeypatch:
     with torch.no_grad():
         for dtype in (torch.float32, torch.bfloat16, torch.float64):
             three = torch.zeros(3, 64, 16, 1, 16, dtype=dtype)
-            assert attention._step_fits(*three) == (dtype != torch.float64)
+            assert attention._fits_step_kernel(*three) == (dtype != torch.float64)
 
 
 STEPS = {  # sentences, heads, heads of keys, queries, keys, width of a head

@@ -74,7 +74,7 @@ def test_without_the_headers_triton_does_not_run(installed: Path, name: str, mon
 def test_kernels_take_what_lies_on_cuda_and_loses_nothing_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes(device: str, dtype: torch.dtype) -> bool:
         tensor: Any = SimpleNamespace(device=torch.device(device), dtype=dtype)
-        return kernels.triton_takes(tensor)
+        return kernels.supports_triton(tensor)
 
     monkeypatch.setattr(kernels, "TRITON", True)
     assert all(takes("cuda", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16))

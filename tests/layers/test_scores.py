@@ -98,7 +98,7 @@ def test_who_follows_the_arithmetic_sees_additive_scores_made_by_the_formula(mon
     score, query, key = random_score("additive"), *torch.randn(2, 2, 1, 3, WIDTH, dtype=torch.float64)
     assert isinstance(score, Additive)
     wanted, fused = score(query, score.prepare(key)), torch.full((2, 1, 3, 3), 7.0)
-    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    monkeypatch.setattr(scores, "supports_triton", lambda x: True)
     monkeypatch.setattr(score, "_fused", lambda asked, keys: fused)
     assert score(query, score.prepare(key)) is fused
     with on_taps(score, lambda tapped: None):
@@ -118,7 +118,7 @@ def test_a_kernel_is_given_each_head_alone_and_its_scores_are_of_the_type_asked_
     score = random_score("additive").to(dtype)
     query, key = (torch.randn(2, 3, size, WIDTH, dtype=dtype) for size in (4, 5))
     wanted = score(query, score.prepare(key))
-    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    monkeypatch.setattr(scores, "supports_triton", lambda x: True)
     monkeypatch.setitem(
         sys.modules, "sightline.layers.kernels.additive_scores", SimpleNamespace(additive_scores=kernel)
     )
@@ -131,7 +131,7 @@ def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytes
     score = random_score("additive")
     query, key = (torch.randn(rows, 1, 3, WIDTH, dtype=torch.float64) for rows in (4, 1))
     wanted = score(query, score.prepare(key))
-    monkeypatch.setattr(scores, "triton_takes", lambda x: True)
+    monkeypatch.setattr(scores, "supports_triton", lambda x: True)
     assert torch.equal(score(query, score.prepare(key)), wanted)
 
 

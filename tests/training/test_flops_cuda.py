@@ -50,7 +50,7 @@ def test_additive_scores_count_as_by_the_formula(kernels: torch.device, monkeypa
         return "sightline::additive_scores" in forward.by_operator, forward.total, backward.total
 
     fused, *ours = counts(kernels)
-    monkeypatch.setattr(scores, "triton_takes", lambda x: False)
+    monkeypatch.setattr(scores, "supports_triton", lambda x: False)
     plain, *theirs = counts(torch.device("cpu"))
     assert fused and not plain and ours == theirs
 

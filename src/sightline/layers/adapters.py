@@ -1,10 +1,11 @@
-"""Low-rank adapters (LoRA; Hu et al. 2021): y = W x + b + (α/r) B A x, where W stays as it is and A and B learn.
+"""Low-rank adapters (LoRA; Hu et al. 2021): y = W x + b + (α/r) B A x with frozen W and learned A and B.
 
-Adapters are applied where a weight is used, so that all kernels after it stay the same. After training they can be
-added to the weight, so that a finished model has none.
+Adapters are applied in `Projection`, and can be merged into the weights after training.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +17,8 @@ from sightline.layers.multi_head import MultiHeadAttention
 from sightline.recipe.model import AdaptersConfig
 
 
-def low_rank(x: Tensor, down: Tensor, up: Tensor, scale: float) -> Tensor:
-    """(…, I) → (…, O): (α/r) B A x with A = `down` (r, I), B = `up` (O, r), α/r = `scale` (Hu et al. 2021, §4.1)."""
-    return linear(linear(x, down), up) * scale
-
-
 class LowRank(nn.Module):
-    """One adapter, for the outputs from `start` to `stop` of a weight (O, I). B starts at zero."""
+    """(α/r) B A x for rows `start` to `stop` of a weight (O, I): A (r, I), B (stop − start, r), B = 0 at first."""
 
     initialized_last = True
 
@@ -39,28 +35,30 @@ class LowRank(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(…, I) → (…, stop − start)."""
-        return low_rank(x, self.down, self.up, self.scale)
+        return linear(linear(x, self.down), self.up) * self.scale
 
     def product(self) -> Tensor:
-        """(stop − start, I): the change of the weight."""
+        """(α/r) B A (stop − start, I): the change of the weight."""
         return self.scale * (self.up @ self.down)
 
 
 class LowRankRows(nn.Module):
-    """The adapters of one weight, each for some rows: queries, keys and values are rows of one product."""
+    """The adapters of one weight, each for a range of rows (queries, keys and values share one weight)."""
 
-    def __init__(self, recipe: AdaptersConfig, inputs: int, rows: dict[str, tuple[int, int]]) -> None:
+    def __init__(
+        self, inputs: int, rows: dict[str, tuple[int, int]], *, rank: int, alpha: float, dropout: float
+    ) -> None:
         super().__init__()
         for name, (start, stop) in sorted(rows.items(), key=lambda item: item[1]):
-            self.add_module(name, LowRank(inputs, start, stop, rank=recipe.rank, alpha=recipe.alpha))
-        self.dropout = recipe.dropout
+            self.add_module(name, LowRank(inputs, start, stop, rank=rank, alpha=alpha))
+        self.dropout = dropout
 
     def each(self) -> list[LowRank]:
         """The adapters, from the first row to the last."""
         return [module for module in self.children() if isinstance(module, LowRank)]
 
     def forward(self, x: Tensor, y: Tensor, start: int, stop: int) -> Tensor:
-        """Outputs `y` (…, stop − start) of the rows from `start` to `stop`, plus the adapters of `x` (…, I)."""
+        """y (…, stop − start), the output of rows `start` to `stop` for x (…, I), plus the adapters of these rows."""
         if self.dropout and self.training:
             x = nn.functional.dropout(x, self.dropout)
         parts, done = [], start
@@ -73,42 +71,37 @@ class LowRankRows(nn.Module):
 
 
 def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
-    """Add the adapters of a recipe to every Transformer layer of the model."""
+    """Add the adapters of a recipe to all attention layers and feed-forward nets of the model."""
     adapted: set[str] = set()
     for module in list(model.modules()):
-        if isinstance(module, MultiHeadAttention) and module.qkv is not None and module.output is not None:
-            width, shared = module.width, module.shared_width
-            ends: dict[str, tuple[int, int]] = {
-                "query": (0, width),
-                "key": (width, width + shared),
-                "value": (width + shared, width + 2 * shared),
-            }
-            rows: dict[str, tuple[int, int]] = {
-                name: rows for name, rows in ends.items() if name in recipe.target_modules
-            }
-            adapted |= _adapt(module.qkv, recipe, rows)
-            adapted |= _adapt(
-                module.output, recipe, {"output": (0, width)} if "output" in recipe.target_modules else {}
-            )
-        elif isinstance(module, FeedForwardNet) and "feedforward" in recipe.target_modules:
-            for net in (module.up, module.down):
-                adapted |= _adapt(net, recipe, {"feedforward": (0, net.weight.shape[0])})
+        for weight, candidates in _adaptable(module):
+            rows = {name: each for name, each in candidates.items() if name in recipe.target_modules}
+            if rows:
+                weight.adapters = LowRankRows(
+                    weight.weight.shape[1], rows, rank=recipe.rank, alpha=recipe.alpha, dropout=recipe.dropout
+                )
+            adapted |= rows.keys()
     if missing := [name for name in recipe.target_modules if name not in adapted]:
         raise ValueError(
-            f"model.adapters.target_modules: {missing[0]} is nothing that the layers of this model have (experts and "
-            f"attention without projections take no adapters); leave it out"
+            f"model.adapters.target_modules: no layer of this model has a {missing[0]} (experts and attention without "
+            f"projections take no adapters); leave it out"
         )
 
 
-def _adapt(weight: Linear, recipe: AdaptersConfig, rows: dict[str, tuple[int, int]]) -> set[str]:
-    if rows:
-        weight.adapters = LowRankRows(recipe, weight.weight.shape[1], rows)
-    return set(rows)
+def _adaptable(module: nn.Module) -> Iterator[tuple[Linear, dict[str, tuple[int, int]]]]:
+    """Weights of a layer that take adapters, and the rows of each target module."""
+    if isinstance(module, MultiHeadAttention) and module.qkv is not None and module.output is not None:
+        key, value, end = (module.width + number * module.shared_width for number in range(3))
+        yield module.qkv, {"query": (0, key), "key": (key, value), "value": (value, end)}
+        yield module.output, {"output": (0, module.width)}
+    elif isinstance(module, FeedForwardNet):
+        for net in (module.up, module.down):
+            yield net, {"feedforward": (0, net.weight.shape[0])}
 
 
 @torch.no_grad()
 def merge_adapters(model: nn.Module) -> int:
-    """Add all adapters to their weights, W + (α/r) B A, and remove them; returns how many there were."""
+    """Replace each W by W + (α/r) B A and remove the adapters; returns their number."""
     count = 0
     for module in model.modules():
         if isinstance(module, Projection) and isinstance(module.adapters, LowRankRows):
@@ -120,5 +113,5 @@ def merge_adapters(model: nn.Module) -> int:
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter of that name belongs to an adapter."""
+    """True if this is the name of an adapter's parameter."""
     return ".adapters." in name

@@ -21,7 +21,7 @@ _KNOWN = "auto, cpu, cuda, cuda:N or mps"
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one, else the CPU (MPS is untested: name it)."""
+    """Parse a device name; `auto` is CUDA if available, else the CPU (never MPS, which is untested)."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -41,14 +41,13 @@ def choose_device(name: str) -> torch.device:
             raise ValueError(
                 f"device {name} was asked for, and the last one here is cuda:{count - 1}; take one of those"
             )
-        torch.cuda.set_device(device)  # Triton's kernels run on the current one, wherever their tensors lie
-    # cuDNN's attention plans anew for each shape, and sentences come in all shapes; the other kernels do not
-    torch.backends.cuda.enable_cudnn_sdp(False)
+        torch.cuda.set_device(device)  # Triton launches kernels on the current device, not on that of the tensors
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention builds a new plan for each shape
     return device
 
 
 def fork_rng(device: torch.device) -> AbstractContextManager[None]:
-    """Leave the random numbers drawn in the block, on the CPU and on the device, without effect on those after it."""
+    """Restore the random states of the CPU and of the device after the block."""
     devices, kind = ([], "cuda") if device.type == "cpu" else ([device], device.type)
     return torch.random.fork_rng(devices, device_type=kind)
 
@@ -59,9 +58,9 @@ def widest(x: Tensor) -> Tensor:
 
 
 @contextmanager
-def deterministic_algorithms(wanted: bool) -> Iterator[None]:
-    """Inside the block PyTorch uses only deterministic kernels, or raises where an operation has none."""
-    if not wanted:
+def deterministic_algorithms(enabled: bool) -> Iterator[None]:
+    """Inside the block PyTorch uses deterministic kernels only, and raises if an operation has none."""
+    if not enabled:
         yield
         return
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
@@ -84,10 +83,11 @@ _KEPT = 2**30  # bytes
 
 
 def keep_freed_memory() -> bool:
-    """Ask for it, unless the user has set malloc in the environment; whether it was granted. For the whole process."""
-    if any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
-        return False
-    if os.name != "posix":
+    """Make glibc keep freed memory for this process instead of returning it to the system; returns True on success.
+
+    Does nothing if the environment configures malloc.
+    """
+    if os.name != "posix" or any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False
     libc = ctypes.CDLL(None)
     if not hasattr(libc, "mallopt") or not hasattr(libc, "gnu_get_libc_version"):
@@ -100,7 +100,7 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def best_precision(device: torch.device) -> tuple[Precision, str]:
-    """The fastest precision that this device supports in hardware, and why it is that one."""
+    """The fastest precision that this device supports in hardware, and the reason."""
     if device.type == "cpu":
         if cpu_multiplies_bfloat16():
             return "bf16", "this CPU multiplies bfloat16"
@@ -129,7 +129,7 @@ def resolve_precision(name: str, device: torch.device) -> Precision:
 
 
 def precision_note(name: str, device: torch.device) -> str | None:
-    """What `auto` means here, or why a precision asked for by name is not used or is slow; None if it is fine."""
+    """Explain what `auto` means on this device, or why a named precision is not used or is slow; None if it is fine."""
     best, reason = best_precision(device)
     used = resolve_precision(name, device)
     if name == "auto":
@@ -137,13 +137,13 @@ def precision_note(name: str, device: torch.device) -> str | None:
     if name in ("float32", best):
         return None
     if used != name:
-        return f"training.precision: {name} is left undone: this CPU has no products of bfloat16; {used} it is"
+        return f"training.precision: {name} is not used: this CPU has no instructions for bfloat16; using {used}"
     if device.type == "cuda" and best == "bf16":
         return None  # fp16 is as fast
     return f"training.precision: {name} is slow on {device}: {reason}; precision: auto takes {best} here"
 
 
 def autocast(name: str, device: torch.device) -> AbstractContextManager[Any]:
-    """Matrix products in the precision of that name, as far as the device supports it."""
+    """Autocast for a precision name, as far as the device supports it."""
     used = resolve_precision(name, device)
     return nullcontext() if used == "float32" else torch.autocast(device.type, _AUTOCAST[used])

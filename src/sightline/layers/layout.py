@@ -1,10 +1,10 @@
-"""Where the sequences in a tensor begin and end.
+"""Layouts of batches: where the sequences in a tensor begin and end.
 
-Layers know no padding convention: position-wise layers ignore the layout; attention, recurrence and pooling use it.
+Position-wise layers ignore the layout; attention, convolution, recurrence and pooling use it.
 
 - `Padded`: a tensor (B, T, …) whose row b has `lengths[b]` real positions.
-- `Packed`: a tensor (N, …) of all sequences end to end, without padding. A batch may be filled up to a fixed N with a
-  last dummy sequence, so that a compiled step sees one shape only.
+- `Packed`: a tensor (N, …) of all sequences end to end, without padding. A last dummy sequence may fill the batch up to
+  a fixed N, so that compiled steps have static shapes.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from torch import Tensor
 
 
 class Steps(NamedTuple):
-    """The order of a recurrence over a padded batch: all first tokens, all second ones, …, longer sequences first."""
+    """Token order of torch's PackedSequence: all first tokens, all second tokens, …, longer sequences first."""
 
-    sizes: Tensor  # (T,) on the host: sequences that reach each step
+    sizes: Tensor  # (T,) on the host: number of sequences at each step
     places: Tensor  # (N,) index of each token in a flattened (B · T) tensor
     ranks: Tensor  # (B,) rank of each sequence by length
 
     @staticmethod
     def of(lengths: Tensor, longest: int) -> Steps:
-        """For rows of these lengths, on the host; an empty row counts as one token."""
+        """The order for rows of these lengths, on the host; an empty row counts as one token."""
         rows = np.maximum(lengths.numpy(), 1)
         order = np.argsort(-rows, kind="stable")
         step = np.arange(rows.max())[:, None]
-        there = step < rows[order]  # (T, B)
-        parts = (there.sum(1), (order * longest + step)[there], np.argsort(order))
-        with torch.inference_mode(False):  # it may be computed in that mode and used in training later
+        real = step < rows[order]  # (T, B)
+        parts = (real.sum(1), (order * longest + step)[real], np.argsort(order))
+        with torch.inference_mode(False):  # layouts cached in inference mode may be used in training
             return Steps(*map(torch.from_numpy, parts))
 
     def to(self, device: torch.device) -> Steps:
-        """The same on a device; the copy does not block."""
+        """Copy to a device without blocking."""
         if device.type == "cpu":
             return self
         pinned = [part.pin_memory() for part in self[1:]] if device.type == "cuda" else self[1:]
@@ -50,13 +50,13 @@ class Steps(NamedTuple):
 class Padded:
     """(B, T, …): row b is real up to its length."""
 
-    lengths: Tensor  # (B,) on the host: packing a recurrent batch needs them there
+    lengths: Tensor  # (B,) on the host
     longest: int
     mask: Tensor | None  # (B, T) on the device, True where real; None when every row is full
 
     @staticmethod
     def of(lengths: Sequence[int] | Tensor, device: torch.device | str = "cpu", longest: int | None = None) -> Padded:
-        """The layout of rows with these lengths."""
+        """The layout of rows of these lengths."""
         host = torch.as_tensor(lengths, dtype=torch.int64).cpu()
         width = int(host.max()) if longest is None else longest
         full = bool((host == width).all())
@@ -69,16 +69,16 @@ class Padded:
 
     @property
     def full(self) -> bool:
-        """Whether every sequence has the longest length, so that there is no padding."""
+        """True if there is no padding."""
         return self.mask is None
 
     @cached_property
     def steps(self) -> Steps:
-        """The order of a recurrence, computed once for all layers, on the host."""
+        """Token order of recurrent layers, cached, on the host."""
         return Steps.of(self.lengths, self.longest)
 
     def positions(self, device: torch.device) -> Tensor:
-        """(1, T): the index of each position in its sequence."""
+        """(1, T): position of each token in its sequence."""
         return torch.arange(self.longest, device=device)[None, :]
 
     def pad(self, x: Tensor) -> Tensor:
@@ -92,16 +92,16 @@ class Padded:
         return x
 
     def key_mask(self) -> Tensor | None:
-        """(B, T), True at real positions; None when all are."""
+        """(B, T), True at real positions; None if all are real."""
         return self.mask
 
     def select(self, rows: Tensor) -> Padded:
-        """The layout of some rows."""
+        """The layout of these rows."""
         mask = None if self.mask is None else self.mask.index_select(0, rows)
         return Padded(self.lengths[rows.cpu()], self.longest, mask)
 
     def append(self, other: Padded, device: torch.device) -> Padded:
-        """The layout of these rows and then those of another layout, padded to the longest."""
+        """The layout of the rows of both, padded to the longer one."""
         return Padded.of(torch.cat([self.lengths, other.lengths]), device, max(self.longest, other.longest))
 
 
@@ -109,12 +109,12 @@ class Padded:
 class Packed:
     """(N, …): sequences end to end."""
 
-    offsets: Tensor  # (B + 1,) int32 on the device: where each sequence begins, and N
+    offsets: Tensor  # (B + 1,) int32 on the device: first token of each sequence, and N
     index: Tensor  # (N,) position of each token in its sequence
     slots: Tensor  # (N,) index of each token in a flattened padded tensor (B · longest)
     batch: int
     longest: int
-    real: Tensor | None = None  # (N,) False at the filler of a fixed N; None: all are real
+    real: Tensor | None = None  # (N,) False at the dummy tokens of a fixed N; None: all are real
 
     @staticmethod
     def of(
@@ -123,7 +123,7 @@ class Packed:
         *,
         longest: int | None = None,
     ) -> Packed:
-        """The layout of sequences with these lengths, one after the other."""
+        """The layout of sequences of these lengths."""
         counts = np.asarray(lengths, dtype=np.int64)
         offsets = np.zeros(len(counts) + 1, dtype=np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -139,19 +139,19 @@ class Packed:
         )
 
     def positions(self, device: torch.device) -> Tensor:
-        """(N,): the index of each position in its sequence."""
+        """(N,): position of each token in its sequence."""
         return self.index
 
     @property
     def full(self) -> bool:
-        """Whether every sequence has the longest length, so that padding is a view."""
+        """True if all sequences have the maximum length, so that `pad` is a view."""
         return self.index.shape[0] == self.batch * self.longest
 
     def pad(self, x: Tensor) -> Tensor:
         """(N, …) → (B, longest, …), zeros at padding."""
         if self.full:
             return x.view(self.batch, self.longest, *x.shape[1:])
-        if _gathers(x):
+        if _can_gather(x):
             return _gather(x, self._tokens())
         flat = x.new_zeros(self.batch * self.longest, *x.shape[1:]).index_copy(0, self.slots, x)
         return flat.view(self.batch, self.longest, *x.shape[1:])
@@ -159,15 +159,15 @@ class Packed:
     def pad_heads(self, x: Tensor) -> Tensor:
         """(N, H, Dh) → (B, H, longest, Dh), zeros at padding.
 
-        Without gradients on the CPU the memory order is (longest, B, H, Dh): B and H are then one axis of a batched
-        product. In the order of the sentences, the product would copy everything once more.
+        Without gradients on the CPU the memory order is (longest, B, H, Dh), so that a batched product can merge B and
+        H without a copy.
         """
-        if self.full or not _gathers(x):
+        if self.full or not _can_gather(x):
             return self.pad(x).transpose(1, 2)
         return _gather(x, self._tokens().t()).permute(1, 2, 0, 3)
 
     def _tokens(self) -> Tensor:
-        """(B, longest): the index of the token among N, −1 at padding."""
+        """(B, longest): index of each token among N, −1 at padding."""
         tokens = self.slots.new_full((self.batch * self.longest,), -1)
         return tokens.index_copy_(0, self.slots, torch.arange(len(self.slots))).view(self.batch, self.longest)
 
@@ -177,11 +177,11 @@ class Packed:
         return flat if self.full else flat.index_select(0, self.slots)
 
     def spread(self, values: Tensor) -> Tensor:
-        """(B, …) → (N, …): a value of each sequence, repeated for each of its tokens."""
+        """(B, …) → (N, …): repeat the value of each sequence for its tokens."""
         return values.index_select(0, self.slots // self.longest)
 
     def within(self, steps: Tensor) -> Tensor:
-        """(N, k): whether the token so many steps (k,) further on (negative: back) is in the same sequence."""
+        """(N, k): True if the token at a relative position `steps` (k,) is in the same sequence."""
         index = self.index[:, None] + steps  # (N, k)
         return (index >= 0) & (index < self.spread(self.offsets.diff())[:, None])
 
@@ -192,24 +192,24 @@ class Packed:
 
     @cached_property
     def steps(self) -> Steps:
-        """The order of a recurrence over the padded batch, computed once for all layers, on the host."""
+        """Token order of recurrent layers over the padded batch, cached, on the host."""
         return Steps.of(self.lengths, self.longest)
 
     def key_mask(self) -> Tensor | None:
-        """(B, longest), True at real positions of the padded tensor; None when all are."""
+        """(B, longest), True at real positions of the padded tensor; None if all are real."""
         if self.full:
             return None
         lengths = self.offsets.diff()
         return torch.arange(self.longest, device=lengths.device)[None, :] < lengths[:, None]
 
 
-def _gathers(x: Tensor) -> bool:
-    """Whether gathering rows is possible, and faster than scattering: on the CPU without gradients."""
+def _can_gather(x: Tensor) -> bool:
+    """True on the CPU without gradients, where gathering rows is faster than scattering."""
     return len(x) > 0 and x.device.type == "cpu" and not torch.is_grad_enabled()
 
 
 def _gather(x: Tensor, tokens: Tensor) -> Tensor:
-    """Rows (…, ·) of x (N, ·), zeros where the token is −1."""
+    """Rows `tokens` (…) of x (N, ·) → (…, ·), zeros where the token is −1."""
     index = tokens.flatten()
     rows = x.index_select(0, index.clamp(min=0)).index_fill_(0, (index < 0).nonzero()[:, 0], 0)
     return rows.view(*tokens.shape, *x.shape[1:])

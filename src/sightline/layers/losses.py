@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from sightline.layers.kernels import triton_takes
+from sightline.layers.kernels import supports_triton
 from sightline.layers.linear import add_product, blockwise_precision, product
 
 _PAD = 0  # default of ignore_index: the id of <pad> in every vocabulary
@@ -54,7 +54,7 @@ def cross_entropy(
         total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, label_smoothing, precision)  # type: ignore[no-untyped-call]
         return Loss(total, nll)
     logits = nn.functional.linear(features, weight, bias)  # (N, V)
-    if triton_takes(logits) and not torch.compiler.is_compiling():
+    if supports_triton(logits) and not torch.compiler.is_compiling():
         from sightline.layers.kernels.cross_entropy import FusedCrossEntropy
 
         return Loss(*FusedCrossEntropy.apply(logits, targets, label_smoothing, ignore_index))  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Multi-head attention: the projections around `attend`."""
+"""Multi-head attention: projections and heads around `attend`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class KeysValues(NamedTuple):
 class MultiHeadAttention(TapModule):
     """MultiHead(Q, K, V) = [head_1 ; … ; head_H] W_O, head_h = attend(Q W_h^Q, K W_h^K, V W_h^V), Dh = D / H.
 
-    (Vaswani et al. 2017, §3.2.2.) With `groups`, the H heads of queries share G heads of keys and values (Ainslie et
-    al. 2023); G = 1 is multi-query attention (Shazeer 2019). Without `projections` nothing is learned:
-    y_i = Σ_j softmax(x_i·x_j) x_j in each head's share of the features. With a `pattern`, queries see part of their
-    sequence (local_attention.py).
+    (Vaswani et al. 2017, §3.2.2.) `groups`: H heads of queries share G heads of keys and values (Ainslie et al. 2023);
+    G = 1 is multi-query attention (Shazeer 2019). `projections=False`: no parameters, y_i = Σ_j softmax(x_i·x_j) x_j
+    in each head's slice of the features. `pattern`: local or compressed self-attention (local_attention.py).
     """
 
     entry_points: ClassVar[tuple[str, ...]] = ("queries_keys_values", "queries", "keys_values")
@@ -56,14 +55,14 @@ class MultiHeadAttention(TapModule):
         if groups != heads and not projections:
             raise ValueError(f"without projections there are as many groups as heads ({heads}), not {groups}")
         self.width, self.heads, self.head_width = width, heads, width // heads
-        self.shared_width = groups * self.head_width  # of the keys, and of the values
+        self.shared_width = groups * self.head_width  # of keys and of values
         self.relative_keys = relative_keys
         self.pattern = pattern
         self.score = ScaledDot(self.head_width) if score is None else score
         self.qkv: Linear | None = None
         self.output: Linear | None = None
         if projections:
-            # the same range for any number of groups: without groups, a gain of √½ on (3D, D)
+            # the range of initial weights does not depend on the number of groups; without groups, gain √½ for (3D, D)
             gain = ((width + self.shared_width) / (4 * width)) ** 0.5
             self.qkv = Linear(width, width + 2 * self.shared_width, gain=gain)  # one product for all three
             self.output = Linear(width, width)
@@ -71,21 +70,21 @@ class MultiHeadAttention(TapModule):
         self.rotary = rotary
 
     def _split(self, x: Tensor, *widths: int) -> tuple[Tensor, ...]:
-        """(…, several widths) → (…, H or G, Dh) of each."""
+        """Split (…, sum of `widths`) into (…, H or G, Dh) for each width."""
         return tuple(part.unflatten(-1, (-1, self.head_width)) for part in x.split(widths, -1))
 
-    def _bare(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, Dh), without projections."""
+    def _unprojected(self, x: Tensor) -> Tensor:
+        """(…, D) → (…, H, Dh)."""
         return self._split(in_autocast(x), self.width)[0]
 
     def queries_keys_values(self, x: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(…, D) → (…, H, Dh) and two of (…, G, Dh), for self-attention, with rotary positions applied."""
+        """Self-attention: x (…, D) → rotated query (…, H, Dh), prepared key and value (…, G, Dh)."""
         if self.qkv is None:
-            query = key = value = self._bare(x)
+            query = key = value = self._unprojected(x)
             if rotation is not None:
                 query = rotation(query)
             return query, self.score.prepare(query if self._rotates("key") else key), value
-        if rotation is not None and self._rotates("key"):  # both in one call: decoding is bound by calls
+        if rotation is not None and self._rotates("key"):  # in one call, because decoding is bound by kernel launches
             both, value = self._split(self.qkv(x), self.width + self.shared_width, self.shared_width)
             query, key = rotation(both).split([self.heads, both.shape[-2] - self.heads], -2)
             return query, self.score.prepare(key), value
@@ -93,15 +92,15 @@ class MultiHeadAttention(TapModule):
         return query if rotation is None else rotation(query), self.score.prepare(key), value
 
     def queries(self, x: Tensor) -> Tensor:
-        """(…, D) → (…, H, Dh), for cross-attention."""
+        """Cross-attention: (…, D) → (…, H, Dh)."""
         if self.qkv is None:
-            return self._bare(x)
+            return self._unprojected(x)
         return self._split(self.qkv.apply_rows(x, 0, self.width), self.width)[0]
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """(…, D) → two of (…, G, Dh), for cross-attention; without projections they are one tensor."""
+        """Cross-attention: (…, D) → prepared keys and values (…, G, Dh); one tensor if there are no projections."""
         if self.qkv is None:
-            states = self._bare(x)
+            states = self._unprojected(x)
             return KeysValues(self.score.prepare(states), states)
         both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
         key, value = self._split(both, self.shared_width, self.shared_width)
@@ -118,7 +117,7 @@ class MultiHeadAttention(TapModule):
         layout: tuple[Layout, Layout] | None = None,
         relative: Relative | None = None,
     ) -> Tensor:
-        """Heads in, (…, D) out. With a layout (…, H, Dh) as it says; without, (B, H, T, Dh) → (B, T, D)."""
+        """Attend and project. With `layout` (…, H, Dh) → (…, D); without, (B, H, T, Dh) → (B, T, D)."""
         tap = self.explicit_tap
         if self.any_recorded:
             heads = (("query", query), ("key", key), ("value", value))
@@ -138,7 +137,7 @@ class MultiHeadAttention(TapModule):
         return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
 
     def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
-        """Tap (B, H, T, Dh), also where the layout is (B, T, H, Dh)."""
+        """Tap as (B, H, T, Dh), transposing (B, T, H, Dh) back and forth."""
         transposed = tokens_first and tensor.dim() == 4
         axes: dict[int, str | int] = {1: "heads"}
         if name != "query" and isinstance(self.pattern, CompressedAttention):
@@ -151,15 +150,14 @@ class MultiHeadAttention(TapModule):
         return f"R(position) ({plain})" if self._rotates(name) else plain
 
     def _rotates(self, name: str) -> bool:
-        """Whether these heads are rotated here; compressed attention rotates its own keys."""
+        """True if `queries_keys_values` rotates these heads; compressed attention rotates its own keys."""
         if name == "key" and self.pattern is not None and self.pattern.rotates_keys:
             return False
         return self.rotary and name != "value"
 
     def _bias(self, query: Tensor, relative: Relative, layout: tuple[Layout, Layout] | None) -> Tensor | None:
-        """(B or 1, H, T, S), added to the scores: q·a, scaled as q·k, or the bias that all layers share."""
+        """(B or 1, H, T, S), added to the scores: q·a scaled as q·k, or the bias shared by all layers."""
         if self.relative_keys is None:
             return relative.bias
         heads = query if layout is None else layout[0].pad(query).transpose(1, 2)  # (B, H, T, Dh)
-        bias: Tensor = self.relative_keys(heads * self.score.scale, relative.distances)
-        return bias
+        return self.relative_keys(heads * self.score.scale, relative.distances)

@@ -1,9 +1,9 @@
 """Positional encodings.
 
-Positions enter a Transformer in one of three places: added to or concatenated with the embeddings (`Sinusoidal`,
-`Learned`), as a rotation of queries and keys (`Rotation`), or as the distance of a key from its query, which changes
-the scores (`Alibi`, `Buckets`, `RelativeKeys`). A distance is key position minus query position: negative in the past.
-ALiBi and T5 biases are shared by all layers of a stack; Shaw's relative keys are multiplied by each layer's queries.
+- `Sinusoidal`, `Learned`: vectors added to the embeddings or concatenated with them
+- `Rotation`: queries and keys are rotated
+- `Alibi`, `Buckets`, `RelativeKeys`: the scores depend on the distance, key position − query position (negative in
+  the past). ALiBi and T5 biases are shared by all layers of a stack; Shaw's relative keys belong to one layer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def sinusoids(positions: Tensor, width: int) -> Tensor:
 
 
 class Sinusoidal(TapModule):
-    """Adds sinusoids; no parameters, no longest length. The table grows as it is needed."""
+    """x + PE(position), without parameters or a maximum length: the table grows when needed."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("vectors",)
 
@@ -51,7 +51,7 @@ class Sinusoidal(TapModule):
 
     def vectors(self, positions: Tensor, reach: int) -> Tensor:
         """(…,) → (…, D)."""
-        table = self.table  # searches run side by side; another one may put a table of its own in this place
+        table = self.table  # other threads may replace self.table at any time
         if reach > table.shape[0]:
             table = self.table = sinusoids(torch.arange(2 * reach, device=positions.device), self.width)
         return self.tap("vectors", table[positions], "PE(position)")
@@ -61,7 +61,7 @@ class Sinusoidal(TapModule):
 
 
 class Learned(TapModule):
-    """Adds one learned vector per index."""
+    """x + P[position] with a learned table P."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("vectors",)
 
@@ -88,7 +88,7 @@ class Learned(TapModule):
 
 
 class Concatenated(TapModule):
-    """[x; p] W + b: a position vector beside the embedding, projected back to the model's width."""
+    """[x ; p] Wᵀ + b: embedding and position vector concatenated and projected back to the model's width."""
 
     def __init__(self, table: Sinusoidal | Learned, position_width: int, width: int) -> None:
         super().__init__()
@@ -97,12 +97,12 @@ class Concatenated(TapModule):
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
         vectors = self.table.vectors(positions, reach).to(x.dtype)  # (1, T, P) or (N, P)
-        joined: Tensor = self.project(torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1))
-        return self.tap("output", joined, "[x ; p] Wᵀ + b")
+        output = self.project(torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1))
+        return self.tap("output", output, "[x ; p] Wᵀ + b")
 
 
 class NoPositions(nn.Module):
-    """Adds nothing: the model does not know the order, or learns it from its attention."""
+    """The identity."""
 
     def __init__(self, width: int, longest: int) -> None:
         super().__init__()
@@ -116,9 +116,9 @@ POSITIONS = Implementations("positions")
 
 
 class Rotation(NamedTuple):
-    """Rotary positions: each pair of features is rotated by an angle proportional to the position, in all heads.
+    """Rotary positions: (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/Dh)) (x₂ᵢ, x₂ᵢ₊₁) in every head (Su et al. 2021).
 
-    (x₂ᵢ, x₂ᵢ₊₁) ↦ R(pos / 10000^(2i/Dh)) (x₂ᵢ, x₂ᵢ₊₁), so that q·k depends on the distance alone (Su et al. 2021).
+    So q·k depends on the distance alone.
     """
 
     sine: Tensor  # (…, 1, Dh/2)
@@ -126,7 +126,7 @@ class Rotation(NamedTuple):
 
     @staticmethod
     def at(positions: Tensor, width: int) -> Rotation:
-        """Of heads with Dh = `width` features at (…,) positions."""
+        """The rotation at positions (…,) of heads with `width` features."""
         rates = 10_000.0 ** (-torch.arange(0, width, 2, device=positions.device, dtype=torch.float32) / width)
         angles = positions[..., None, None].float() * rates
         return Rotation(angles.sin(), angles.cos())
@@ -139,23 +139,23 @@ class Rotation(NamedTuple):
 
 
 class PositionEmbedding(nn.Module):
-    """Base of position embeddings of plug-ins: `Embedding(width, **options)`."""
+    """Base class for position embeddings of plug-ins: `Embedding(width, **options)`."""
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
-        """x (…, D) at positions (…,) below `reach` → (…, D)."""
+        """x (…, D) at positions (…,), all less than `reach` → (…, D)."""
         raise NotImplementedError
 
 
 class ScoreBias(nn.Module):
-    """Base of biases by distance of plug-ins, shared by all layers of a stack: `Bias(heads, causal=…, **options)`."""
+    """Base class for distance biases of plug-ins, shared by all layers: `Bias(heads, causal=…, **options)`."""
 
     def forward(self, distances: Distances) -> Tensor:
-        """What is added to the scores: (1, H, T, S)."""
+        """(1, H, T, S), added to the scores."""
         raise NotImplementedError
 
 
 def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
-    """Positions that are added to the embeddings; the identity for kinds that enter in the attention."""
+    """Build the positions that are added to the embeddings; the identity for kinds that change the attention."""
     custom = POSITIONS[recipe.kind]
     if issubclass(custom, PositionEmbedding):
         return custom(width, **recipe.options(PositionsConfig))
@@ -169,29 +169,29 @@ def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
 
 @dataclass(frozen=True)
 class Distances:
-    """Positions of T queries and S keys, the same in every sentence of a batch."""
+    """Positions of T queries and S keys, the same for every sentence of a batch."""
 
     queries: Tensor  # (T,)
     keys: Tensor  # (S,)
-    whole: bool = False  # both are 0 … T − 1, as in training
+    whole: bool = False  # both are 0, …, T − 1 (training)
 
     @staticmethod
     def within(count: int, device: torch.device) -> Distances:
-        """Between all positions of whole sequences."""
+        """Distances between all positions of whole sequences."""
         positions = torch.arange(count, device=device)
         return Distances(positions, positions, whole=True)
 
     def matrix(self) -> Tensor:
-        """(T, S): key's position − query's."""
+        """(T, S): key position − query position."""
         return self.keys[None, :] - self.queries[:, None]
 
 
 @dataclass(frozen=True)
 class Relative:
-    """Relative positions, for the self-attention of every layer of a stack."""
+    """Relative positions for the self-attention of every layer of a stack."""
 
     distances: Distances
-    bias: Tensor | None = None  # (1, H, T, S), where all layers share one
+    bias: Tensor | None = None  # (1, H, T, S), if all layers share one
 
 
 def slopes(heads: int) -> Tensor:
@@ -200,7 +200,7 @@ def slopes(heads: int) -> Tensor:
 
 
 class Alibi(nn.Module):
-    """−m_h · |distance| on the scores; nothing is learned (Press et al. 2022). In an encoder both sides fade alike."""
+    """Bias −m_h · |distance|, not learned (Press et al. 2022); symmetric in an encoder."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -217,24 +217,24 @@ class Alibi(nn.Module):
 
 
 def buckets_of(distances: Tensor, buckets: int, farthest: int, causal: bool) -> Tensor:
-    """The bucket of each distance (Raffel et al. 2020, §2.1; the formula is that of their code).
+    """The bucket of each distance (Raffel et al. 2020, §2.1; the formula of their code).
 
-    Half of them hold one distance each, the others grow with its logarithm up to `farthest`; what is farther is in
-    the last. Without `causal`, half are for keys behind the query and half for those before it.
+    Half of the buckets hold one distance each; the rest grow logarithmically up to `farthest`, and the last one also
+    holds all larger distances. If not `causal`, past and future keys get half of the buckets each.
     """
     if causal:
-        first, ago = torch.zeros_like(distances), (-distances).clamp(min=0)
+        first, size = torch.zeros_like(distances), (-distances).clamp(min=0)
     else:
         buckets //= 2
-        first, ago = (distances > 0) * buckets, distances.abs()
+        first, size = (distances > 0) * buckets, distances.abs()
     exact = buckets // 2
-    share = torch.log(widest(ago.clamp(min=1)) / exact) / math.log(farthest / exact)  # 0 at `exact`, 1 at `farthest`
-    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return first + torch.where(ago < exact, ago, far)
+    share = torch.log(widest(size.clamp(min=1)) / exact) / math.log(farthest / exact)  # 0 at `exact`, 1 at `farthest`
+    logarithmic = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
+    return first + torch.where(size < exact, size, logarithmic)
 
 
 class Buckets(nn.Module):
-    """One learned bias for each head and bucket of distances (Raffel et al. 2020). (We keep the scale 1/√Dh.)"""
+    """A learned bias for each head and bucket of distances (Raffel et al. 2020, but with scores scaled by 1/√Dh)."""
 
     def __init__(self, heads: int, width: int, buckets: int, farthest: int, *, causal: bool) -> None:
         super().__init__()
@@ -254,8 +254,8 @@ class Buckets(nn.Module):
 def skew(products: Tensor, count: int) -> Tensor:
     """(…, T, R), column r at distance r − (T − 1) → (…, T, T), column s at position s (Huang et al. 2018, §3.4.1).
 
-    Row t needs the columns from T − 1 − t on. In memory that is one step of R − 1 a row instead of R, so nothing is
-    copied or indexed. Distances that have no column show some other row's number.
+    Row t starts at column T − 1 − t: a row stride of R − 1 instead of R, without copying or indexing. Distances
+    without a column contain values of other rows.
     """
     width = products.shape[-1] - 1
     flat = products.flatten(-2)[..., count - 1 : count - 1 + count * width]
@@ -263,11 +263,10 @@ def skew(products: Tensor, count: int) -> Tensor:
 
 
 class RelativeKeys(nn.Module):
-    """q·a_{j−i} on the scores: a learned vector for each distance, clipped at `farthest` (Shaw et al. 2018, §3.2).
+    """Bias q·a_{j−i}: a learned vector for each distance, clipped at `farthest` (Shaw et al. 2018, §3.2).
 
-    The heads share the vectors; the layers do not. Their variant with vectors for the values too, which they found may
-    not be needed (§4.3), is left out. All products of queries and vectors are made first and then put in place, never
-    a (T, S, Dh) tensor of vectors.
+    Heads share the vectors, layers do not. There are no vectors for the values, which the authors found unnecessary
+    (§4.3). Queries are multiplied by the table and the products rearranged, without a (T, S, Dh) tensor.
     """
 
     def __init__(self, head_width: int, farthest: int, *, causal: bool) -> None:
@@ -281,14 +280,14 @@ class RelativeKeys(nn.Module):
         normal_(self.table, self.table.shape[1] ** -0.5)
 
     def index(self, distances: Tensor) -> Tensor:
-        """The row of the table for each distance."""
+        """Table row of each distance."""
         return distances.clamp(-self.farthest, 0 if self.causal else self.farthest) + self.farthest
 
     def forward(self, query: Tensor, distances: Distances) -> Tensor:
-        """(B, H, T, Dh) → (B, H, T, S). In a causal stack the scores of later keys are meaningless."""
+        """(B, H, T, Dh) → (B, H, T, S). If causal, the values for later keys are arbitrary."""
         count = query.shape[-2]
         if distances.whole:
-            last = 1 if self.causal else count  # one past those that are needed: `skew` steps over it
+            last = 1 if self.causal else count  # `skew` needs one column past the largest distance
             columns = torch.arange(1 - count, last + 1, device=query.device)  # (R,)
             return skew(query @ self.table[self.index(columns)].mT, count)
         products = query @ self.table.mT  # (B, H, T, rows of the table)
@@ -297,7 +296,7 @@ class RelativeKeys(nn.Module):
 
 
 def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool) -> nn.Module | None:
-    """The bias on the scores that all layers of a stack share; None for other kinds of positions."""
+    """Build the bias that all layers of a stack share; None for other kinds of positions."""
     if recipe.kind == "alibi":
         return Alibi(heads)
     custom = POSITIONS[recipe.kind]
@@ -309,5 +308,5 @@ def build_bias(recipe: PositionsConfig, heads: int, width: int, *, causal: bool)
 
 
 def build_relative_keys(recipe: PositionsConfig, head_width: int, *, causal: bool) -> RelativeKeys | None:
-    """The relative keys of one layer; None for other kinds of positions."""
+    """Build the relative keys of one layer; None for other kinds of positions."""
     return RelativeKeys(head_width, recipe.max_distance_or_default, causal=causal) if recipe.kind == "shaw" else None

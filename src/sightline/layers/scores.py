@@ -1,7 +1,7 @@
-"""Score functions e(q, h): how well a query fits each of the keys.
+"""Attention score functions e(q, h).
 
-Each is split in two, so that what depends on the keys alone is computed once a sentence and not once a step:
-`prepare(keys)`, then `forward(query, prepared)`. Whether a softmax follows is the score's own affair (`softmax`).
+Each has two parts, so that decoding computes what depends on the keys alone once per sentence: `prepare(keys)`, then
+`forward(query, prepared)`.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.kernels import triton_takes
+from sightline.layers.kernels import supports_triton
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.registry import Implementations
 
 
 class AttentionScore(nn.Module):
-    """Base: e(q, h) for query (B, H, T, K) and prepared keys (B, H, S, K) → (B, H, T, S)."""
+    """Base class: e(q, h) for query (B, H, T, Dh) and prepared keys (B, H, S, Dh) → (B, H, T, S)."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("prepare",)
-    softmax = True  # α = softmax(e); else α = e / N over the N real keys
-    scale = 1.0  # of the dot product, where it is one
-    fused_scale: float | None = None  # set when PyTorch's fused kernel computes this score with that scale
+    softmax = True  # α = softmax(e); False: α = e / N over the N visible keys
+    scale = 1.0  # of dot products
+    fused_scale: float | None = None  # scale with which PyTorch's fused kernel computes this score; None: it cannot
     formula = ""
 
     def __init__(self, width: int = 0) -> None:
-        """For queries and keys with `width` features."""
+        """`width`: number of features of queries and keys."""
         super().__init__()
 
     def prepare(self, keys: Tensor) -> Tensor:
-        """What the score needs of the keys."""
+        """Transform the keys; the result is cached in decoding."""
         return keys
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class ScaledDot(AttentionScore):
 class Bilinear(AttentionScore):
     """qᵀ W h (Luong et al. 2015)."""
 
-    fused_scale = 1.0  # with W h as keys it is the dot score
+    fused_scale = 1.0  # the dot score of q and W h
     formula = "qᵀ W h"
 
     def __init__(self, width: int) -> None:
@@ -73,15 +73,14 @@ class Bilinear(AttentionScore):
         self.weight = Linear(width, width, bias=False)
 
     def prepare(self, keys: Tensor) -> Tensor:
-        prepared: Tensor = self.weight(keys)
-        return prepared
+        return self.weight(keys)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return query @ keys.mT  # (B, H, T, S)
 
 
 class Additive(AttentionScore, TapModule):
-    """vᵀ tanh(W q + U h) (Bahdanau et al. 2015); by the formula where somebody follows the arithmetic."""
+    """vᵀ tanh(W q + U h) (Bahdanau et al. 2015). Recordings use the formula, not the fused kernel."""
 
     formula = "vᵀ tanh(W q + U h)"
 
@@ -98,27 +97,26 @@ class Additive(AttentionScore, TapModule):
             self.v.uniform_(-1, 1).div_(math.sqrt(len(self.v)))
 
     def prepare(self, keys: Tensor) -> Tensor:
-        prepared: Tensor = self.key(keys)
-        return prepared
+        return self.key(keys)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
-        asked = self.query(query)  # (B, H, T, K)
-        if triton_takes(asked) and asked.shape[:-2] == keys.shape[:-2] and not self.recorded:
-            return self._fused(asked, keys)
-        hidden = torch.tanh(asked[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, K)
+        query = self.query(query)  # (B, H, T, Dh)
+        if supports_triton(query) and query.shape[:-2] == keys.shape[:-2] and not self.recorded:
+            return self._fused(query, keys)
+        hidden = torch.tanh(query[..., :, None, :] + keys[..., None, :, :])  # (B, H, T, S, Dh)
         return hidden @ self.v  # (B, H, T, S)
 
-    def _fused(self, asked: Tensor, keys: Tensor) -> Tensor:
-        """The same without ever holding the hidden numbers; under autocast in float32, as the softmax wants it."""
+    def _fused(self, query: Tensor, keys: Tensor) -> Tensor:
+        """The same scores without storing `hidden`; float32 under autocast, as input of the softmax."""
         from sightline.layers.kernels.additive_scores import additive_scores
 
-        scores: Tensor = additive_scores(asked.flatten(0, -3), keys.flatten(0, -3), self.v)
-        scores = scores.view(*asked.shape[:-1], keys.shape[-2])
-        return scores if torch.is_autocast_enabled(asked.device.type) else scores.to(asked.dtype)
+        scores: Tensor = additive_scores(query.flatten(0, -3), keys.flatten(0, -3), self.v)
+        scores = scores.view(*query.shape[:-1], keys.shape[-2])  # (B, H, T, S)
+        return scores if torch.is_autocast_enabled(query.device.type) else scores.to(query.dtype)
 
 
 class LinearScore(AttentionScore):
-    """q·h / √Dh with no softmax after it: the context is linear in the states (mean over the N real keys)."""
+    """q·h / √d_k without a softmax: weights are scores divided by the number of visible keys."""
 
     softmax = False
     formula = "q·h / √d_k"
@@ -132,7 +130,7 @@ class LinearScore(AttentionScore):
 
 
 class UnscaledLinearScore(AttentionScore):
-    """q·h with no softmax after it."""
+    """q·h without a softmax."""
 
     softmax = False
     formula = "q·h"
@@ -145,6 +143,5 @@ SCORES = Implementations("score")
 
 
 def build_score(kind: str, width: int, **options: Any) -> AttentionScore:
-    """The score registered under a name, for vectors of a width: `Class(width, **options)`."""
-    score: AttentionScore = SCORES[kind](width, **options)
-    return score
+    """Build the score that is registered as `kind`: `Class(width, **options)`."""
+    return SCORES[kind](width, **options)

@@ -1,15 +1,14 @@
-"""Taps: named points where a layer shows an intermediate tensor to a recording.
+"""Taps: named points where a layer passes an intermediate tensor to listeners.
 
     weights = self.tap("weights", weights, "softmax(scores)", ["scores"])
 
-Outside a recording `tap` returns its argument and nothing else happens, so fused kernels run. During a recording of all
-points, attention runs its explicit kernel, because only that one computes weights. A listener that names its points
-(`states`, `output`) gets those alone, and fused kernels keep running. A tensor that a listener returns replaces the
-tapped one (to switch off a head, for instance).
+Without listeners `tap` returns its argument, and fused kernels run. A listener for all points (a recording) makes
+attention use its explicit kernel, because only that one computes weights. A listener for named points (`states`,
+`output`) gets these alone, and fused kernels keep running. A tensor that a listener returns replaces the tapped one (to
+mask a head, for instance).
 
-Listeners are kept in a context variable, not on the modules: they belong to the thread (or asyncio task) that called
-`listen`. So a recording never sees the tensors of another thread that uses the same model, and that thread keeps its
-fused kernels. (Changes to the modules themselves are made on a `shallow_copy`, see layers/linear.py.)
+Listeners belong to the thread (or asyncio task) that registered them with `on_taps`: other threads that use the same
+model are not recorded and keep their fused kernels. (Modules themselves are changed on a `shallow_copy`, linear.py.)
 """
 
 from __future__ import annotations
@@ -27,12 +26,10 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Tapped:
-    """One tapped tensor: its full name, its formula and the names of its inputs.
+    """A tapped tensor: its full name, its formula and the names of its inputs.
 
-    Where the formula describes the tensor differently from what the kernels computed, `operation` (a name in
-    inspection/operations.py) and its `operands` give that formula; otherwise a recording follows the kernels.
-    `axes` says what new axes stand for (heads, experts; of tokens a number: every how many-th they are); the others
-    follow from the operands.
+    `operation` (a name in inspection/operations.py) and its `operands` define the recorded formula where it differs
+    from the operations that the kernels executed. `axes` labels new axes: heads, experts, or n for every n-th token.
     """
 
     name: str
@@ -46,16 +43,16 @@ class Tapped:
 
 Listener = Callable[[Tapped], Tensor | None]  # a returned tensor replaces the tapped one
 Tap = Callable[..., Tensor]
-# module → (listener, the path of the module, the points it wants; None: all)
+# module → (listener, path of the module, names of points; None: all)
 _Listeners = Mapping[nn.Module, tuple[tuple[Listener, str, Collection[str] | None], ...]]
 
 _listeners: ContextVar[_Listeners] = ContextVar("listeners", default=MappingProxyType({}))
-_active = 0  # recordings in this process, of any thread: while there are none, a tap looks at nothing else
+_active = 0  # number of listeners in this process, in any thread: `tap` returns at once while it is zero
 _counting = Lock()
 
 
 class TapModule(nn.Module):
-    """An nn.Module with named tensors.
+    """An nn.Module with taps.
 
     `entry_points`: methods besides `forward` through which other modules use its parameters (see models/protocol.py).
     """
@@ -64,12 +61,12 @@ class TapModule(nn.Module):
 
     @property
     def recorded(self) -> bool:
-        """Whether all points are recorded, so that weights must be computed explicitly."""
+        """True while a listener receives all points, so that attention weights must be computed."""
         return bool(_active) and any(points is None for _, _, points in _listeners.get().get(self, ()))
 
     @property
     def any_recorded(self) -> bool:
-        """Whether any point is recorded."""
+        """True while a listener receives some point."""
         return bool(_active) and self in _listeners.get()
 
     def tap(
@@ -82,10 +79,7 @@ class TapModule(nn.Module):
         operands: Mapping[str, Any] | None = None,
         axes: Mapping[int, str | int] | None = None,
     ) -> Tensor:
-        """Pass `tensor` to the listeners under `name`; returns it, or its replacement.
-
-        Later listeners get the replacements of earlier ones.
-        """
+        """Pass `tensor` to the listeners in turn; returns it, or its last replacement."""
         if not _active:
             return tensor
         for listener, path, points in _listeners.get().get(self, ()):
@@ -107,12 +101,12 @@ class TapModule(nn.Module):
 
     @property
     def explicit_tap(self) -> Tap | None:
-        """The tap to pass to a pure function; None unless all points are recorded."""
+        """`tap` for a pure function; None unless all points are recorded."""
         return self.tap if self.recorded else None
 
 
 def is_recorded(model: object) -> bool:
-    """Whether any point of any part of a model is recorded."""
+    """True while a listener receives some point of a module of `model`."""
     if not _active or not isinstance(model, nn.Module):
         return False
     listeners = _listeners.get()
@@ -126,10 +120,10 @@ def on_taps(
     only: Sequence[str] | None = None,
     points: Collection[str] | None = None,
 ) -> Iterator[None]:
-    """Pass what this thread taps in `model` (in the modules with a path in `only`, if given) to `listener`.
+    """Call `listener` for the tensors that this thread taps in `model`, or in the modules with paths in `only`.
 
-    With `points`, only taps of these names (without the path) are passed and the same kernels run as outside a
-    recording; what only an explicit kernel computes (weights, gates) is not tapped then. Listeners nest.
+    `points`: pass only taps of these names (without path), and leave the choice of kernels as it is; tensors that only
+    explicit kernels compute (weights, gates) are not tapped then. Listeners nest.
     """
     global _active
     listeners = dict(_listeners.get())

@@ -1,4 +1,4 @@
-"""Which kernels this machine can run: ours, written in Triton, and the CPU's products of bfloat16."""
+"""Triton kernels, and checks of what this machine supports."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from torch import Tensor
 
 
 def _triton_runs() -> bool:
-    """Whether Triton is installed and can launch kernels: for that it builds modules in C, against Python's headers."""
+    """True if Triton is installed, with the C compiler and Python headers that it needs to build launchers."""
     compiler = os.environ.get("CC", shutil.which("gcc") or shutil.which("clang"))
-    scheme = sysconfig.get_default_scheme().replace("posix_local", "posix_prefix")  # Debian has no headers in the first
+    scheme = sysconfig.get_default_scheme().replace(
+        "posix_local", "posix_prefix"
+    )  # Debian's posix_local has no headers
     headers = Path(sysconfig.get_path("include", scheme), "Python.h").exists()
-    elsewhere = any(os.environ.get(name) for name in ("CPATH", "C_INCLUDE_PATH"))
-    return find_spec("triton") is not None and bool(compiler) and (headers or elsewhere)
+    include_path = any(os.environ.get(name) for name in ("CPATH", "C_INCLUDE_PATH"))
+    return find_spec("triton") is not None and bool(compiler) and (headers or include_path)
 
 
-TRITON = _triton_runs()  # PyTorch's CUDA builds bring it along, minimal systems no compiler
-DEVICE = "cuda"  # the kind they run on; tests without one have Triton interpret them on the CPU
+TRITON = _triton_runs()
+DEVICE = "cuda"  # tests without CUDA interpret the kernels on the CPU
 _TYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def triton_takes(x: Tensor) -> bool:
-    """Whether a kernel of ours, which computes in float32, can stand in for operations on this."""
+def supports_triton(x: Tensor) -> bool:
+    """True if the Triton kernels, which compute in float32, support this device and dtype."""
     return x.device.type == DEVICE and x.dtype in _TYPES and TRITON
 
 
 @functools.cache
 def cpu_multiplies_bfloat16() -> bool:
-    """Whether the CPU has instructions for products of bfloat16; without them these are slower than float32's."""
+    """True if the CPU has matrix instructions for bfloat16; without them its products are slower than float32's."""
     if not torch.backends.mkldnn.is_available():
         return False
     if platform.machine().lower() in ("x86_64", "amd64"):
@@ -44,7 +46,7 @@ def cpu_multiplies_bfloat16() -> bool:
 
 
 def product_type(precision: str, device: torch.device) -> torch.dtype:
-    """Of the products of a model that predicts, by its name; what this machine cannot have is refused."""
+    """The dtype of matrix products in prediction for `--precision`; raises if the device does not support it."""
     if precision not in ("float32", "bf16"):
         raise ValueError(f"precision {precision!r} is not known; use float32 or bf16")
     if precision == "float32":

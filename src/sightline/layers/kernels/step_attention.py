@@ -1,10 +1,10 @@
-"""Attention of the few queries that a step of a search has, on CUDA, as a Triton kernel.
+"""Triton kernel for the attention of decoding steps on CUDA.
 
-Each hypothesis asks with one query a head, over some dozens of keys. Tiled kernels take 64 queries at a time, so for
-one they do 64 times the work. Here every query is a program of its own that reads the keys and values it may see, and
-no others: of a beam's slots only those in the past of its hypothesis.
+A decoding step has one query per hypothesis and head, over some dozens of keys; tiled kernels process 64 queries at a
+time. Here every query is a program of its own, which loads visible keys and values only: of a beam's slots those of its
+hypothesis.
 
-    o = Σ_s α_s v_s,  α = softmax(q · k_s · scale) over the keys that may be seen; zero where there are none
+    o = Σ_s α_s v_s,  α = softmax(q · k_s · scale) over the visible keys; o = 0 if there are none
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_KEYS, _WARPS = 16, 1  # read at a time by one program
-_VARYING = ["keys", "m_sentence", "m_head", "m_query", "m_key"]  # from step to step: not worth a kernel for each
+_KEYS, _WARPS = 16, 1  # keys per iteration, warps
+_VARYING = ["keys", "m_sentence", "m_head", "m_query", "m_key"]  # differ between steps: no specialized kernels
 
 
 @triton.jit(do_not_specialize=_VARYING)
@@ -26,35 +26,35 @@ def _forward(
 ):  # fmt: skip
     """One query of one head of one sentence."""
     program = tl.program_id(0)
-    query, head = program % QUERIES, (program // QUERIES) % HEADS
+    index, head = program % QUERIES, (program // QUERIES) % HEADS
     sentence = (program // (QUERIES * HEADS)).to(tl.int64)
-    feature, place = tl.arange(0, WIDTH), tl.arange(0, KEYS)
-    asked = tl.load(q + sentence * q_sentence + head * q_head + query * q_query + feature).to(tl.float32) * SCALE
+    feature, offset = tl.arange(0, WIDTH), tl.arange(0, KEYS)
+    query = tl.load(q + sentence * q_sentence + head * q_head + index * q_query + feature).to(tl.float32) * SCALE
     k += sentence * k_sentence + (head // SHARED) * k_head
     v += sentence * v_sentence + (head // SHARED) * v_head
-    mask += sentence * m_sentence + head * m_head + query * m_query
-    best = tl.full([], -float("inf"), tl.float32)
+    mask += sentence * m_sentence + head * m_head + index * m_query
+    running_max = tl.full([], -float("inf"), tl.float32)
     total = tl.zeros([], tl.float32)
     result = tl.zeros([WIDTH], tl.float32)
     for start in range(0, keys, KEYS):
-        places = (start + place).to(tl.int64)
-        seen = places < keys
+        places = (start + offset).to(tl.int64)
+        visible = places < keys
         if MASKED:
-            seen = seen & (tl.load(mask + places * m_key, mask=seen, other=0) != 0)
-        rows = seen[:, None]
-        known = tl.load(k + places[:, None] * k_key + feature[None, :], mask=rows, other=0.0).to(tl.float32)
-        scores = tl.where(seen, tl.sum(known * asked[None, :], 1), -float("inf"))
-        peak = tl.maximum(best, tl.max(scores, 0))
-        level = tl.where(peak == -float("inf"), 0.0, peak)  # nothing seen so far: all weights are zero
-        weights = tl.exp(scores - level)
-        shrink = tl.exp(best - level)
-        worth = tl.load(v + places[:, None] * v_key + feature[None, :], mask=rows, other=0.0).to(tl.float32)
-        result = result * shrink + tl.sum(weights[:, None] * worth, 0)
-        total = total * shrink + tl.sum(weights, 0)
-        best = peak
+            visible = visible & (tl.load(mask + places * m_key, mask=visible, other=0) != 0)
+        rows = visible[:, None]
+        key = tl.load(k + places[:, None] * k_key + feature[None, :], mask=rows, other=0.0).to(tl.float32)
+        scores = tl.where(visible, tl.sum(key * query[None, :], 1), -float("inf"))
+        new_max = tl.maximum(running_max, tl.max(scores, 0))
+        shift = tl.where(new_max == -float("inf"), 0.0, new_max)  # no visible key so far: all weights are zero
+        weights = tl.exp(scores - shift)
+        rescale = tl.exp(running_max - shift)
+        value = tl.load(v + places[:, None] * v_key + feature[None, :], mask=rows, other=0.0).to(tl.float32)
+        result = result * rescale + tl.sum(weights[:, None] * value, 0)
+        total = total * rescale + tl.sum(weights, 0)
+        running_max = new_max
     result = result / tl.where(total > 0, total, 1.0)
-    place_out = ((sentence * QUERIES + query) * HEADS + head) * WIDTH
-    tl.store(out + place_out + feature, result.to(out.dtype.element_ty))
+    row = ((sentence * QUERIES + index) * HEADS + head) * WIDTH
+    tl.store(out + row + feature, result.to(out.dtype.element_ty))
 
 
 def attend_in_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> Tensor:
@@ -64,9 +64,9 @@ def attend_in_step(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
     """
     sentences, heads, queries, width = query.shape
     out = query.new_empty(sentences, queries, heads, width)
-    shown = query if mask is None else mask.expand(sentences, heads, queries, key.shape[2])
+    pointer = query if mask is None else mask.expand(sentences, heads, queries, key.shape[2])
     _forward[(sentences * heads * queries,)](
-        query, key, value, shown, out, key.shape[2], *shown.stride(), *query.stride()[:3], *key.stride()[:3],
+        query, key, value, pointer, out, key.shape[2], *pointer.stride(), *query.stride()[:3], *key.stride()[:3],
         *value.stride()[:3], HEADS=heads, SHARED=heads // key.shape[1], QUERIES=queries, SCALE=scale,
         MASKED=mask is not None, WIDTH=width, KEYS=_KEYS, num_warps=_WARPS,
     )  # fmt: skip
