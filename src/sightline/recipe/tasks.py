@@ -60,6 +60,11 @@ class TaskSpec:
         return self.writes_text and not self.reads_source
 
     @property
+    def examples(self) -> Literal["pairs", "windows", "corrupted windows"]:
+        """What the task learns from: pairs of texts, windows of a text, or windows that noise corrupts."""
+        return "corrupted windows" if self.noise else "windows" if self.plain_text else "pairs"
+
+    @property
     def fills_gaps(self) -> bool:
         """Whether the output is the input with its gaps filled: masked language models."""
         return self.plain_text and not self.writes_text

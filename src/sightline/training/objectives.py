@@ -55,6 +55,7 @@ class Objective:
 
     def __init__(self, training: Training, task_loss: TaskLoss = batch_loss) -> None:
         self.task_loss, self.label_smoothing = task_loss, training.label_smoothing
+        self.flops: Callable[[TrainingBatch], int] = lambda batch: 0  # of a step with a batch, once it is known
 
     def __call__(self, model: Any, batch: TrainingBatch, carried: Carried | None = None) -> Loss:
         """The loss of one batch, summed over its labels."""

@@ -168,7 +168,6 @@ class ExpectedReward(Objective):
         self.precision = resolve_precision(recipe.training.precision, device)
         self.max_ratio = ratio_of(recipe, lengths)
         self.score, self.marks = RewardScorer(section, vocabulary), len(vocabulary.target.marks)
-        self.flops: Callable[[TrainingBatch], int] = lambda batch: 0  # of a step with a batch, once it is known
 
     def __call__(self, model: Any, batch: TrainingBatch, carried: Carried | None = None) -> Loss:
         if isinstance(batch, SampledBatch):

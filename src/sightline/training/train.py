@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from sightline.models.window.config import NgramConfig
 from sightline.recipe import Recipe
 from sightline.recipe.loading import save_recipe
 from sightline.recipe.plugins import used_plugins
-from sightline.recipe.recipe import differences, with_unset_from
+from sightline.recipe.recipe import carries, differences, with_unset_from
 from sightline.recipe.schema import Choice
 from sightline.registry import Implementations
 from sightline.run_folder import (
@@ -212,14 +212,18 @@ def _check_text(run: Path, prepared: PreparedData) -> None:
         )
 
 
+PLANS: dict[str, Callable[..., BatchPlan]] = {
+    "pairs": ExamplePlan,
+    "windows": WindowPlan,
+    "corrupted windows": NoisePlan,
+}
+
+
 def plan_for(prepared: PreparedData, device: torch.device) -> BatchPlan:
     """The batches of a recipe's training."""
     recipe = prepared.recipe
-    kind: Any = WindowPlan if recipe.task_spec.continues_text else ExamplePlan
-    if recipe.data.noise is not None:
-        kind = NoisePlan
-    plan: BatchPlan = kind(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
-    return plan
+    plan = PLANS[recipe.task_spec.examples]
+    return plan(recipe, prepared.vocabulary, choose_layout(recipe, device), prepared.train)
 
 
 # --- the training --------------------------------------------------------------------------------------------------
@@ -247,9 +251,8 @@ def _train(prepared: PreparedData, run: Path, resume: bool, display: Display, de
     world, objective = World(), objective_for(prepared, device)
     step = TrainStep(model, recipe.training, device, objective)
     flops = flop_rate(step, plan)
-    if isinstance(objective, ExpectedReward):
-        objective.flops = flops
-    carry = isinstance(plan, WindowPlan) and plan.carry
+    objective.flops = flops
+    carry = recipe.task_spec.examples == "windows" and carries(recipe)
 
     def export(weights: dict[str, torch.Tensor]) -> None:
         replace_file(run, WEIGHTS, safetensors_bytes(weights))

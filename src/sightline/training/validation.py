@@ -24,9 +24,8 @@ from sightline.evaluation.metrics import METRICS, needs_outputs, score
 from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.recipe import carries
+from sightline.recipe.tasks import suits
 from sightline.tasks.base import Incomplete, Prediction, build_task, task_class
-from sightline.tasks.denoising import DenoisingTask
-from sightline.tasks.masked_lm import MaskedLMTask
 from sightline.terminal import truncate
 from sightline.text.tokenizer import END
 from sightline.training.reward import expected_reward
@@ -45,7 +44,7 @@ class Validation:
 
 
 class Validator:
-    """Validates a model that maps a source to outputs or labels; decodes only if early stopping needs it."""
+    """Validates a model on pairs of a source and a target or labels; decodes only if early stopping needs it."""
 
     def __init__(self, prepared: PreparedData, device: torch.device) -> None:
         self.prepared, self.recipe, self.device = prepared, prepared.recipe, device
@@ -206,7 +205,7 @@ class DenoisingValidator(Validator):
     def __call__(self, model: nn.Module) -> Validation:
         validation = super().__call__(model)
         assert self.scores is not None
-        if self.recipe.task_spec.fills_gaps:
+        if suits("masked-accuracy", self.recipe.task_spec):
             validation.record["masked-accuracy"] = self.scores.accuracy
         return validation
 
@@ -229,7 +228,6 @@ class DenoisingValidator(Validator):
         windows = [self.stream[at : at + length].astype(np.int64) for at in starts]
         read = [ids.tolist() for ids in corrupter.held_out(windows)[0]]
         task = build_task(self.recipe, vocabulary, model, self.device)
-        assert isinstance(task, MaskedLMTask | DenoisingTask)
         options = self._options(beam=1)
         outputs = task.predict([Request(options=options, source=ids) for ids in read])
         decode = vocabulary.target.decode
@@ -239,8 +237,9 @@ class DenoisingValidator(Validator):
         ]
 
 
+VALIDATORS = {"pairs": Validator, "windows": TextValidator, "corrupted windows": DenoisingValidator}
+
+
 def build_validator(prepared: PreparedData, device: torch.device) -> Callable[[nn.Module], Validation]:
-    """The validator for the task of a recipe."""
-    if prepared.recipe.data.noise is not None:
-        return DenoisingValidator(prepared, device)
-    return (TextValidator if prepared.recipe.task_spec.continues_text else Validator)(prepared, device)
+    """The validator for the examples that the task of a recipe learns from."""
+    return VALIDATORS[prepared.recipe.task_spec.examples](prepared, device)
