@@ -18,8 +18,8 @@ import sightline
 from sightline.augment.merging import average_run
 from sightline.cli.app import app
 from sightline.files import write_atomically
-from sightline.recipe.data import TsvSource
 from sightline.recipe.loading import load_recipe
+from sightline.recipe.sources import TsvSource
 from sightline.run_folder import RunError, read_config, seal_run
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints

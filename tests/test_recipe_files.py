@@ -12,9 +12,10 @@ from sightline.models.recurrent.config import RecurrentDecoderConfig, RecurrentE
 from sightline.models.transformer.config import TransformerConfig
 from sightline.recipe import Recipe
 from sightline.recipe.aliases import RECIPES, RenamedKey
-from sightline.recipe.data import Data, DatesSource
+from sightline.recipe.data import Data
 from sightline.recipe.loading import RecipeError, find_recipe, load_recipe, recipe_schema, save_recipe, shipped_recipes
 from sightline.recipe.model import InitFromConfig, ModelConfig
+from sightline.recipe.sources import DatesSource
 from sightline.recipe.yaml import read_yaml, write_yaml
 
 SMALL = """\

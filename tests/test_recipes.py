@@ -12,15 +12,8 @@ import torch
 import sightline
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
-from sightline.recipe.data import (
-    ChoralesSource,
-    ConlluSource,
-    PatternSource,
-    PlainSource,
-    TextSource,
-    TsvSource,
-)
 from sightline.recipe.loading import load_recipe, save_recipe, shipped_recipes
+from sightline.recipe.sources import ChoralesSource, ConlluSource, PatternSource, PlainSource, TextSource, TsvSource
 
 GERMAN = ["Ein Mann schläft auf einer Bank.", "Zwei Hunde spielen im Schnee.", "Das Kind lacht.", "Eine Frau liest."]
 ENGLISH = ["A man sleeps on a bench.", "Two dogs play in the snow.", "The child laughs.", "A woman reads."]

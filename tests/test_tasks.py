@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import sightline
 from sightline.cli.train import print_dry_run
 from sightline.evaluation.test_set import from_files
-from sightline.recipe.data import TsvSource
+from sightline.recipe.sources import TsvSource
 from sightline.run import Run
 from sightline.training.dry_run import dry_run
 from sightline.training.resolve import open_recipe

@@ -67,6 +67,7 @@ _NORMS = "sightline.layers.norms"
 _FEEDFORWARD = Entry("sightline.layers.feedforward:FeedForwardNet", "sightline.recipe.model:FeedForwardConfig")
 _TASKS = "sightline.recipe.tasks"
 _DATA = "sightline.recipe.data"
+_SOURCES = "sightline.recipe.sources"
 _CALLBACKS = "sightline.training.callbacks"
 _TOKENIZER = "sightline.text.tokenizer_training:train_tokenizer"
 
@@ -140,18 +141,18 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "model", full="FullAttentionConfig", local="LocalAttentionConfig", compressed="CompressedAttentionConfig"
     ),
     "source": {
-        "text": Entry("sightline.data.sources:read_parallel", f"{_DATA}:TextSource"),
-        "tsv": Entry("sightline.data.sources:read_tsv_pairs", f"{_DATA}:TsvSource"),
-        "csv": Entry("sightline.data.sources:read_csv_pairs", f"{_DATA}:CsvSource"),
-        "jsonl": Entry("sightline.data.sources:read_json_lines", f"{_DATA}:JsonLinesSource"),
-        "pattern": Entry("sightline.data.sources:read_pattern", f"{_DATA}:PatternSource"),
-        "plain": Entry("sightline.data.sources:read_plain", f"{_DATA}:PlainSource"),
-        "conllu": Entry("sightline.data.conll:read_conllu_source", f"{_DATA}:ConlluSource"),
-        "columns": Entry("sightline.data.conll:read_columns_source", f"{_DATA}:ColumnsSource"),
-        "chorales": Entry("sightline.data.music:read_chorales_source", f"{_DATA}:ChoralesSource"),
-        "dates": Entry("sightline.data.synthetic:read_dates_source", f"{_DATA}:DatesSource"),
-        "sequences": Entry("sightline.data.synthetic:read_sequences_source", f"{_DATA}:SequencesSource"),
-        "phrases": Entry("sightline.data.phrases:read_phrases_source", f"{_DATA}:PhrasesSource"),
+        "text": Entry("sightline.data.sources:read_parallel", f"{_SOURCES}:TextSource"),
+        "tsv": Entry("sightline.data.sources:read_tsv_pairs", f"{_SOURCES}:TsvSource"),
+        "csv": Entry("sightline.data.sources:read_csv_pairs", f"{_SOURCES}:CsvSource"),
+        "jsonl": Entry("sightline.data.sources:read_json_lines", f"{_SOURCES}:JsonLinesSource"),
+        "pattern": Entry("sightline.data.sources:read_pattern", f"{_SOURCES}:PatternSource"),
+        "plain": Entry("sightline.data.sources:read_plain", f"{_SOURCES}:PlainSource"),
+        "conllu": Entry("sightline.data.conll:read_conllu_source", f"{_SOURCES}:ConlluSource"),
+        "columns": Entry("sightline.data.conll:read_columns_source", f"{_SOURCES}:ColumnsSource"),
+        "chorales": Entry("sightline.data.music:read_chorales_source", f"{_SOURCES}:ChoralesSource"),
+        "dates": Entry("sightline.data.synthetic:read_dates_source", f"{_SOURCES}:DatesSource"),
+        "sequences": Entry("sightline.data.synthetic:read_sequences_source", f"{_SOURCES}:SequencesSource"),
+        "phrases": Entry("sightline.data.phrases:read_phrases_source", f"{_SOURCES}:PhrasesSource"),
     },
     "noise": {
         "mask": Entry("sightline.data.noise:mask_tokens", f"{_DATA}:MaskNoise"),
@@ -159,11 +160,11 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "span-corruption": Entry("sightline.data.noise:corrupt_spans", f"{_DATA}:SpanNoise"),
     },
     "tokenizer": {
-        "word": Entry(_TOKENIZER, f"{_DATA}:WordTokenizer"),
-        "whitespace": Entry(_TOKENIZER, f"{_DATA}:WhitespaceTokenizer"),
-        "character": Entry(_TOKENIZER, f"{_DATA}:CharacterTokenizer"),
-        "bpe": Entry(_TOKENIZER, f"{_DATA}:BpeTokenizer"),
-        "unigram": Entry(_TOKENIZER, f"{_DATA}:UnigramTokenizer"),
+        "word": Entry(_TOKENIZER, "sightline.recipe.tokenizer:WordTokenizer"),
+        "whitespace": Entry(_TOKENIZER, "sightline.recipe.tokenizer:WhitespaceTokenizer"),
+        "character": Entry(_TOKENIZER, "sightline.recipe.tokenizer:CharacterTokenizer"),
+        "bpe": Entry(_TOKENIZER, "sightline.recipe.tokenizer:BpeTokenizer"),
+        "unigram": Entry(_TOKENIZER, "sightline.recipe.tokenizer:UnigramTokenizer"),
     },
     "metric": {
         **_of("evaluation.bleu", bleu="Bleu", chrf="ChrF", ter="TranslationEditRate"),

@@ -81,7 +81,7 @@ def test_a_beam_that_is_asked_for_is_a_plain_one(translator: Path, text: Path, t
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
 def test_a_recipe_can_read_what_was_written(suffix: str, translator: Path, text: Path, tmp_path: Path) -> None:
     from sightline.data.sources import read
-    from sightline.recipe.data import TsvSource
+    from sightline.recipe.sources import TsvSource
 
     out = tmp_path / f"back.tsv{suffix}"
     write(translator, text, out)

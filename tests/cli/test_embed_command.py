@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
-from sightline.recipe.data import ConlluSource
+from sightline.recipe.sources import ConlluSource
 from sightline.run import Run
 from sightline.tasks.base import Task
 from sightline.text.word_vectors import read_all_word_vectors

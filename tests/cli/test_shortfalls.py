@@ -10,7 +10,7 @@ import torch
 
 from sightline.cli.lines import Shortfalls, UnknownPieces, print_notes, report_unknown_target
 from sightline.recipe import Decoding
-from sightline.recipe.data import WordTokenizer
+from sightline.recipe.tokenizer import WordTokenizer
 from sightline.run import Run
 from sightline.tasks.base import Prediction, Task
 from sightline.tasks.denoising import DenoisingTask

@@ -35,8 +35,8 @@ from sightline.data.corpora.conversion import synopses as make_synopses
 from sightline.data.corpora.download import download
 from sightline.data.locate import resolve_folder, source_files
 from sightline.data.text_files import DataError
-from sightline.recipe.data import TextSource
 from sightline.recipe.loading import load_recipe, shipped_recipes
+from sightline.recipe.sources import TextSource
 
 GERMAN, ENGLISH = "Zwei Hunde spielen.\nEin Kind lacht.\n", "Two dogs play.\nA child laughs.\n"
 

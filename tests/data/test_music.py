@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from sightline.data import sources
 from sightline.data.music import Chorale, parse_events, read_chorales, to_events, transpose, write_midi
 from sightline.data.text_files import DataError
-from sightline.recipe.data import ChoralesSource
+from sightline.recipe.sources import ChoralesSource
 
 FULL = [67, 62, 59, 43]
 PIECE = Chorale(((67, 62, 59, 43), (67, 62, None, 43), (69, 62, None, 43), (69, 60, 57, None)))

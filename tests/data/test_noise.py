@@ -10,16 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sightline.data.noise import NoiseRandom, PieceTable, corrupt_spans, corrupt_text, mask_tokens, span_places
-from sightline.recipe.data import (
-    MASK,
-    AnyTokenizer,
-    BpeTokenizer,
-    CharacterTokenizer,
-    InfillingNoise,
-    MaskNoise,
-    SpanNoise,
-    WordTokenizer,
-)
+from sightline.recipe.data import MASK, InfillingNoise, MaskNoise, SpanNoise
+from sightline.recipe.tokenizer import AnyTokenizer, BpeTokenizer, CharacterTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, Tokenizer
 
 LINES = [

@@ -11,7 +11,7 @@ from sightline.data.phrases import AnnotatedPair, phrases
 from sightline.data.phrases.lexicon import GRAMMAR_VERSION, ambiguous, nouns, verbs, word_list
 from sightline.data.sources import read
 from sightline.data.text_files import DataError
-from sightline.recipe.data import PhrasesSource
+from sightline.recipe.sources import PhrasesSource
 
 SENTENCES = list(phrases(PhrasesSource(split="train", examples=2_000)))
 FIRST_NAMES = {*word_list("female_names"), *word_list("male_names")}

@@ -18,7 +18,7 @@ from sightline.data import sources, text_files
 from sightline.data.locate import MovedFolder, folder_here, resolve_folder
 from sightline.data.sources import Example, part_of, read, split_position
 from sightline.data.text_files import DataError, read_lines
-from sightline.recipe.data import AnySource, JsonLinesSource, PatternSource, PlainSource, TextSource, TsvSource
+from sightline.recipe.sources import AnySource, JsonLinesSource, PatternSource, PlainSource, TextSource, TsvSource
 
 TEXT = TextSource(source="a.de", target="a.en")
 

@@ -23,7 +23,9 @@ from sightline.data.corpora.catalogue import cache_folder
 from sightline.data.sources import Example
 from sightline.data.store import BpeDropout, Store, StoreSpec, content_hash, load_or_build_store
 from sightline.data.text_files import DataError
-from sightline.recipe.data import AnySource, BpeTokenizer, Clean, DatesSource, JsonLinesSource, TsvSource
+from sightline.recipe.data import Clean
+from sightline.recipe.sources import AnySource, DatesSource, JsonLinesSource, TsvSource
+from sightline.recipe.tokenizer import BpeTokenizer
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.vocabulary import Vocabulary
 
@@ -336,7 +338,7 @@ def test_a_half_built_store_is_never_used(place: Path) -> None:
 import os, signal
 from pathlib import Path
 from sightline.data.store import StoreSpec, load_or_build_store
-from sightline.recipe.data import TsvSource
+from sightline.recipe.sources import TsvSource
 from sightline.text.vocabulary import Vocabulary
 folder = Path({str(place)!r})
 kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)

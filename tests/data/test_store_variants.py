@@ -16,7 +16,7 @@ from sightline.data import store
 from sightline.data.store import Stopped, StoreSpec, StoreVariants, load_or_build_store
 from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
-from sightline.recipe.data import TsvSource
+from sightline.recipe.sources import TsvSource
 from sightline.text.vocabulary import Vocabulary
 from sightline.training.dry_run import dry_run
 from sightline.training.train import train

@@ -15,7 +15,7 @@ from sightline.data.sources import part_of, read
 from sightline.data.store import _identity
 from sightline.data.synthetic import date_formats
 from sightline.data.text_files import DataError
-from sightline.recipe.data import DatesSource, SequencesSource
+from sightline.recipe.sources import DatesSource, SequencesSource
 
 DAY = datetime.date(2015, 3, 3)
 

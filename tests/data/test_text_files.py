@@ -22,7 +22,8 @@ from sightline.data.text_files import (
     lines_of_stream,
     read_lines,
 )
-from sightline.recipe.data import Clean, CsvSource, JsonLinesSource, PatternSource, TextSource, TsvSource
+from sightline.recipe.data import Clean
+from sightline.recipe.sources import CsvSource, JsonLinesSource, PatternSource, TextSource, TsvSource
 
 MEGABYTE = 1 << 20
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from sightline.data import store as stores
 from sightline.data.store import Store, StoreSpec, load_or_build_store
 from sightline.data.windows import FullWindows, TokenStream, full_windows, token_stream
-from sightline.recipe.data import CharacterTokenizer, PlainSource, TsvSource
+from sightline.recipe.sources import PlainSource, TsvSource
+from sightline.recipe.tokenizer import CharacterTokenizer
 from sightline.text.tokenizer import END
 from sightline.text.vocabulary import Vocabulary
 

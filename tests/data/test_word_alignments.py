@@ -12,7 +12,8 @@ import pytest
 from sightline.data.store import BpeDropout, Store, StoreSpec, load_or_build_store
 from sightline.data.text_files import DataError
 from sightline.data.word_alignments import members, piece_links
-from sightline.recipe.data import BpeTokenizer, Data
+from sightline.recipe.data import Data
+from sightline.recipe.tokenizer import BpeTokenizer
 from sightline.text.tokenizer import SPACE
 from sightline.text.vocabulary import Vocabulary
 

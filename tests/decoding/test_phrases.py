@@ -13,7 +13,7 @@ from sightline.decoding.engine import decode
 from sightline.decoding.phrases import PhraseCutter, PhraseWarning, _changed, decode_with_phrases, occurrences
 from sightline.decoding.request import Hypothesis, Phrases, Request, make_requests
 from sightline.recipe import Decoding
-from sightline.recipe.data import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.tokenizer import BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.tokenizer import END, START, Tokenizer
 
 LINES = [

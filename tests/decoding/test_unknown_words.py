@@ -26,7 +26,7 @@ from sightline.layers.layout import Layout
 from sightline.layers.tap import TapModule
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.data import WordTokenizer
+from sightline.recipe.tokenizer import WordTokenizer
 from sightline.run_folder import RunError
 from sightline.tasks.base import Prediction, Task, build_task
 from sightline.text.tokenizer import END, UNK, Tokenizer

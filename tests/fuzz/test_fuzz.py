@@ -159,7 +159,7 @@ def naive(kind: str, files: dict[str, bytes]) -> list[tuple[str, str]] | None:
 def data_case(folder: Path, draw: random.Random) -> str:
     from pydantic import TypeAdapter
 
-    from sightline.recipe.data import AnySource
+    from sightline.recipe.sources import AnySource
 
     kind = draw.choice(list(corpora()))
     section, files = corpora()[kind]

@@ -31,7 +31,7 @@ from sightline.models.seq2seq import Seq2Seq
 from sightline.plots import lines
 from sightline.plots.lines import Panel
 from sightline.recipe import Recipe
-from sightline.recipe.data import WordTokenizer
+from sightline.recipe.tokenizer import WordTokenizer
 from sightline.text.tokenizer import END
 from sightline.text.vocabulary import Vocabulary
 

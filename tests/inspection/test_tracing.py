@@ -32,8 +32,8 @@ from sightline.inspection.views import (
 )
 from sightline.inspection.walkthrough import Walkthrough
 from sightline.layers.layout import Padded
-from sightline.recipe.data import WordTokenizer
 from sightline.recipe.tasks import task_spec
+from sightline.recipe.tokenizer import WordTokenizer
 from sightline.run import Run
 from sightline.tasks.language_model import LanguageModelTask
 from sightline.text.tokenizer import END, START, Tokenizer

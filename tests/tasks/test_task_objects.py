@@ -13,7 +13,7 @@ import torch
 from sightline.decoding.mbr import UTILITIES, least_risk
 from sightline.decoding.request import Hypothesis, Phrases, Request
 from sightline.recipe import Decoding, Recipe
-from sightline.recipe.data import CharacterTokenizer, WordTokenizer
+from sightline.recipe.tokenizer import CharacterTokenizer, WordTokenizer
 from sightline.tasks.base import Task, TooLong, as_predictions, one_line
 from sightline.tasks.classification import ClassificationTask
 from sightline.tasks.denoising import DenoisingTask

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe.data import BpeTokenizer, WordTokenizer
+from sightline.recipe.tokenizer import BpeTokenizer, WordTokenizer
 from sightline.text.bpe_dropout import BpeDropoutEncoder
 from sightline.text.tokenizer import Tokenizer, TokenizerError
 from sightline.text.vocabulary import Vocabulary

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.tokenizer import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.copying import CopyForms, ReadSource, number_copied, read_sources, with_unknown
 from sightline.text.tokenizer import UNK, Tokenizer
 

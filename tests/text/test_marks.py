@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
+from sightline.recipe.tokenizer import AnyTokenizer, BpeTokenizer, CharacterTokenizer, UnigramTokenizer, WordTokenizer
 from sightline.text.infilling import encode_masked, fill_spans, split_at_masks
 from sightline.text.tokenizer import SPECIALS, Tokenizer, TokenizerError
 

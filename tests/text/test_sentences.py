@@ -14,7 +14,7 @@ from sightline.data.noise import PieceTable
 from sightline.decoding.phrases import occurrences
 from sightline.evaluation import rouge, word_differences
 from sightline.inspection.word_senses import places_of
-from sightline.recipe.data import CharacterTokenizer
+from sightline.recipe.tokenizer import CharacterTokenizer
 from sightline.text.sentences import sentence_ends, sentences, unspaced
 from sightline.text.tokenizer import Tokenizer
 

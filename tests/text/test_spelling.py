@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sightline.recipe.data import (
+from sightline.recipe.tokenizer import (
     AnyTokenizer,
     BpeTokenizer,
     CharacterTokenizer,

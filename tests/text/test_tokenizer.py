@@ -13,7 +13,7 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe.data import (
+from sightline.recipe.tokenizer import (
     WHOLE_WORDS,
     AnyTokenizer,
     BpeTokenizer,

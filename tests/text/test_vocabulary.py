@@ -18,7 +18,7 @@ from sightline.decoding.request import Request
 from sightline.layers.layout import Padded
 from sightline.models.build import build_model
 from sightline.recipe import Recipe
-from sightline.recipe.data import AnyTokenizer
+from sightline.recipe.tokenizer import AnyTokenizer
 from sightline.tasks.base import build_task
 from sightline.text.tokenizer import END, PAD, SPECIALS, START, UNK, Tokenizer, TokenizerError
 from sightline.text.vocabulary import Vocabulary, extend_tokenizer, label_tokenizer

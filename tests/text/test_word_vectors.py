@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sightline.recipe.data import WordTokenizer
+from sightline.recipe.tokenizer import WordTokenizer
 from sightline.text.tokenizer import Tokenizer
 from sightline.text.word_vectors import (
     Format,

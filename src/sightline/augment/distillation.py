@@ -24,7 +24,7 @@ from sightline.data.locate import is_reverse_direction
 from sightline.data.sources import Example, training_examples
 from sightline.progress import Progress, silent
 from sightline.recipe import Recipe
-from sightline.recipe.data import TsvSource
+from sightline.recipe.sources import TsvSource
 from sightline.run import Run
 from sightline.run_folder import RunError
 

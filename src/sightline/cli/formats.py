@@ -31,7 +31,7 @@ def is_csv(file: Path | None, form: str | None) -> bool:
 def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator[str]:
     """The texts of a column, with newlines as spaces; by default the training column, or the only one."""
     from sightline.data.text_files import csv_columns, read_csv
-    from sightline.recipe.data import CsvSource
+    from sightline.recipe.sources import CsvSource
 
     if (path := named(file)) is None:
         raise ValueError("--format csv needs a file, whose columns have names; give one instead of standard input")
@@ -93,7 +93,7 @@ def known_labels(run: Run) -> set[str]:
 
 def _learned_columns(recipe: Recipe) -> tuple[int, int]:
     """The columns of words and labels in the training files; by default the first two."""
-    from sightline.recipe.data import ColumnsSource
+    from sightline.recipe.sources import ColumnsSource
 
     learned = recipe.data.train[0]
     return (learned.word, learned.label) if isinstance(learned, ColumnsSource) else (1, 2)
@@ -102,7 +102,7 @@ def _learned_columns(recipe: Recipe) -> tuple[int, int]:
 def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
     """The lines of the input; for taggers trained on tagged files, the words of each sentence of such a file."""
     from sightline.data.conll import join_words, tagged_sentences
-    from sightline.recipe.data import ColumnsSource, ConlluSource
+    from sightline.recipe.sources import ColumnsSource, ConlluSource
 
     learned, form = recipe.data.train[0], form_for(file, None)
     if form is None or not isinstance(learned, ConlluSource | ColumnsSource):
@@ -116,7 +116,7 @@ def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
 def column_for(recipe: Recipe, form: TaggedFormat, asked: str | None) -> tuple[int, str | int]:
     """The columns of words and labels: the given one, or those of training."""
     from sightline.data.conll import CONLLU_COLUMNS
-    from sightline.recipe.data import ColumnsSource, ConlluSource
+    from sightline.recipe.sources import ColumnsSource, ConlluSource
 
     learned = recipe.data.train[0]
     word = learned.word if isinstance(learned, ColumnsSource) else 1
@@ -186,7 +186,7 @@ class Pieces:
     def __init__(self, place: Path, recipe: Recipe) -> None:
         from sightline.data.music import import_mido
         from sightline.files import check_writable
-        from sightline.recipe.data import ChoralesSource
+        from sightline.recipe.sources import ChoralesSource
 
         if not any(isinstance(source, ChoralesSource) for source in recipe.data.train):
             kinds = ", ".join(dict.fromkeys(source.kind for source in recipe.data.train))

@@ -17,7 +17,7 @@ from typing import Literal
 
 from sightline.data.sources import Example, Numbered
 from sightline.data.text_files import DataError, LineLimit, read_lines
-from sightline.recipe.data import ColumnsSource, ConlluSource
+from sightline.recipe.sources import ColumnsSource, ConlluSource
 from sightline.terminal import plural, short
 
 CONLLU_COLUMNS = {"form": 2, "lemma": 3, "upos": 4, "xpos": 5, "feats": 6, "deprel": 8}  # counted from 1

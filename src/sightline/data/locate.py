@@ -12,8 +12,9 @@ from sightline.data.corpora.catalogue import corpora_folders
 from sightline.data.text_files import DataError
 from sightline.files import read_json
 from sightline.recipe import Recipe
-from sightline.recipe.data import AnySource, TsvSource, direction
+from sightline.recipe.data import direction
 from sightline.recipe.loading import load_recipe
+from sightline.recipe.sources import AnySource, TsvSource
 from sightline.run_folder import read_config, verify
 
 

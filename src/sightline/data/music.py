@@ -18,7 +18,7 @@ from typing import Any, cast
 from sightline.data.sources import Example, Numbered
 from sightline.data.text_files import DataError, LineLimit
 from sightline.files import MAX_JSON, READ_ERRORS, open_decompressed, parse_json, write_atomically
-from sightline.recipe.data import ChoralesSource
+from sightline.recipe.sources import ChoralesSource
 from sightline.terminal import plural
 
 VOICES = ("soprano", "alto", "tenor", "bass")

@@ -17,8 +17,9 @@ from sightline.data.store import BpeDropout, Store, StoreSpec, StoreVariants, lo
 from sightline.data.target_lengths import TargetLengths
 from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
-from sightline.recipe.data import AnySource, BpeTokenizer
 from sightline.recipe.defaults import TextSize, fill_in, open_keys
+from sightline.recipe.sources import AnySource
+from sightline.recipe.tokenizer import BpeTokenizer
 from sightline.terminal import plural
 from sightline.text.bleu_tokenizers import check_tokenizer, tokenization_note
 from sightline.text.tokenizer import PAD, SPECIALS, UNK

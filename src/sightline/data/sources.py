@@ -18,7 +18,7 @@ from sightline.data.locate import data_folder, source_files
 from sightline.data.text_files import NO_LIMIT, DataError, LineLimit, LongLine, read_csv, read_lines, read_tsv
 from sightline.files import parse_json
 from sightline.recipe import Recipe
-from sightline.recipe.data import (
+from sightline.recipe.sources import (
     AnySource,
     CsvSource,
     JsonLinesSource,

@@ -44,7 +44,8 @@ from sightline.files import (
     write_atomically,
     write_json,
 )
-from sightline.recipe.data import AnySource, Clean, DatesSource, PhrasesSource
+from sightline.recipe.data import Clean
+from sightline.recipe.sources import AnySource, DatesSource, PhrasesSource
 from sightline.text.copying import CopyForms, with_unknown
 from sightline.text.vocabulary import Vocabulary
 

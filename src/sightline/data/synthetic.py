@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from sightline.data.sources import Example, Numbered, part_of
 from sightline.data.text_files import DataError, LineLimit
-from sightline.recipe.data import DatesSource, SequencesSource
+from sightline.recipe.sources import DatesSource, SequencesSource
 
 if TYPE_CHECKING:
     from babel import Locale

@@ -11,7 +11,7 @@ from sightline.data.sources import Example, read
 from sightline.evaluation.labels import Confusion
 from sightline.evaluation.measurement import MetricScore
 from sightline.recipe import Recipe
-from sightline.recipe.data import ColumnsSource, ConlluSource, PlainSource, TextSource
+from sightline.recipe.sources import ColumnsSource, ConlluSource, PlainSource, TextSource
 
 
 @dataclass(frozen=True)

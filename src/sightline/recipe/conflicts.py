@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sightline.recipe.data import WHOLE_WORDS, AnyTokenizer, Clean
+from sightline.recipe.data import Clean
 from sightline.recipe.model import ModelConfig
 from sightline.recipe.tasks import tasks
+from sightline.recipe.tokenizer import WHOLE_WORDS, AnyTokenizer
 
 if TYPE_CHECKING:
     from sightline.recipe.decoding import Decoding

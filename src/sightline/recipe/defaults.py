@@ -14,15 +14,10 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-from sightline.recipe.data import (
-    WHOLE_WORDS,
-    BpeTokenizer,
-    CharacterTokenizer,
-    PlainSource,
-    TokenizerSection,
-)
 from sightline.recipe.schema import Section
+from sightline.recipe.sources import PlainSource
 from sightline.recipe.tasks import spec_of_values
+from sightline.recipe.tokenizer import WHOLE_WORDS, BpeTokenizer, CharacterTokenizer, TokenizerSection
 
 if TYPE_CHECKING:
     from sightline.recipe.recipe import Recipe

@@ -9,12 +9,13 @@ from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
 from sightline.recipe.conflicts import check, check_decoding
-from sightline.recipe.data import AnyTokenizer, BpeTokenizer, Data, longest_input
+from sightline.recipe.data import Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
 from sightline.recipe.schema import Section
 from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, suits, task_spec
+from sightline.recipe.tokenizer import AnyTokenizer, BpeTokenizer
 from sightline.recipe.training import Training
 
 _EXAMPLES = {  # of parts that a task needs, as a recipe writes them

@@ -19,7 +19,7 @@ from sightline.decoding.phrases import PhraseCutter, decode_with_phrases
 from sightline.decoding.request import Hypothesis, Request
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Evaluation, Recipe
-from sightline.recipe.data import WHOLE_WORDS
+from sightline.recipe.tokenizer import WHOLE_WORDS
 from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
 from sightline.terminal import plural

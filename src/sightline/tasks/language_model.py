@@ -17,8 +17,8 @@ from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
 from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe
-from sightline.recipe.data import PlainSource
 from sightline.recipe.recipe import carries
+from sightline.recipe.sources import PlainSource
 from sightline.tasks.base import Prediction, Score, Task, as_predictions
 from sightline.text.tokenizer import END, START, UNK
 

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 import tokenizers
 
 from sightline.files import MAX_JSON, read_bounded, write_atomically
-from sightline.recipe.data import AnyTokenizer
+from sightline.recipe.tokenizer import AnyTokenizer
 from sightline.registry import Implementations
 from sightline.text.bpe_dropout import BpeDropoutEncoder
 

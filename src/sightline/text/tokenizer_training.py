@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
-from sightline.recipe.data import (
+from sightline.recipe.tokenizer import (
     AnyTokenizer,
     BpeTokenizer,
     CharacterTokenizer,

@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from sightline.recipe import Recipe
-from sightline.recipe.data import AnyTokenizer
+from sightline.recipe.tokenizer import AnyTokenizer
 from sightline.terminal import plural
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide, Tokenizer, TokenizerError
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.data import AnySource, DatesSource, TextSource
+from sightline.recipe.sources import AnySource, DatesSource, TextSource
 from sightline.registry import version
 from sightline.run_folder import read_config, read_metrics, saved_progress
 from sightline.terminal import escape_newlines, plural, truncate

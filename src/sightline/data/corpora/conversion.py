@@ -84,7 +84,7 @@ def _articles(corpus: CatalogueEntry, originals: Originals) -> Made:
 def _phrases(corpus: CatalogueEntry, originals: Originals) -> Made:
     """The built-in corpus as files, with its gold alignments."""
     from sightline.data.phrases import phrases
-    from sightline.recipe.data import PhrasesSource
+    from sightline.recipe.sources import PhrasesSource
 
     for part, examples in (("train", 20_000), ("validation", 500), ("test", 1_000)):
         pairs = list(phrases(PhrasesSource.model_validate({"split": part, "examples": examples})))

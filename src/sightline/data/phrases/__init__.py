@@ -19,7 +19,7 @@ from typing import NamedTuple
 from sightline.data.phrases.grammar import Grammar
 from sightline.data.sources import Example, Numbered, part_of
 from sightline.data.text_files import DataError, LineLimit
-from sightline.recipe.data import PhrasesSource
+from sightline.recipe.sources import PhrasesSource
 
 _PATIENCE = 10_000  # draws for each sentence; a split has at least a tenth of all sentences
 _SENTIMENT = {-1: "negative", 0: "neutral", 1: "positive"}
