@@ -55,7 +55,7 @@ def write_recipe(folder: Path, *, steps: int = 80) -> Path:
 
 @pytest.fixture(scope="session")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run folder; shared, so not to be changed."""
+    """A run folder; shared, do not change it."""
     with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("translator")
         yield sightline.train(write_recipe(folder), out=folder / "run", display=Silent()).folder
@@ -63,5 +63,5 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def recipe_with(tmp_path: Path, translator: Path) -> Callable[[int], Path]:
-    """A recipe of so many steps in the test's own folder."""
+    """Write a recipe with this number of steps into the test's folder."""
     return lambda steps: write_recipe(tmp_path, steps=steps)

@@ -1,4 +1,4 @@
-"""`sightline backtranslate`: pairs out, drops counted, and an interruption that leaves no trace."""
+"""`sightline backtranslate`: its pairs, the counts of dropped lines, and resumed files equal to uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -16,14 +16,8 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.augment import corpus
-from sightline.augment.backtranslation import (
-    Limits,
-    Translator,
-    backtranslate,
-    describe_counts,
-    sentence_scorer,
-    single_line,
-)
+from sightline.augment.backtranslation import backtranslate
+from sightline.augment.translator import Limits, Translator, describe_counts, sentence_scorer, single_line
 from sightline.cli.app import app
 from sightline.recipe.decoding import Decoding, Sampling
 from sightline.recipe.loading import load_recipe, save_recipe
@@ -52,7 +46,7 @@ def write(run: Path, text: Path, out: Path, *, resume: bool = False, **how: Any)
     return backtranslate(loaded, text, out, options, limits=Limits(max_tokens=20), resume=resume, **how)
 
 
-def test_each_line_becomes_a_pair_or_is_counted_with_its_reason(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_each_line_becomes_a_pair_or_is_counted_as_dropped(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv.gz"
     counts = write(translator, text, out, tag="<BT>")
     rows = [line.split("\t") for line in gzip.decompress(out.read_bytes()).decode().splitlines()]
@@ -64,22 +58,24 @@ def test_each_line_becomes_a_pair_or_is_counted_with_its_reason(translator: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.tsv.gz", "back.tsv.gz.json", "mono.txt"]
 
 
-def test_a_beam_that_is_asked_for_is_a_plain_one(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_beam_option_replaces_groups_and_mbr_of_the_recipe(translator: Path, text: Path, tmp_path: Path) -> None:
     run, out = Path(shutil.copytree(translator, tmp_path / "run")), tmp_path / "back.tsv"
     recipe = load_recipe(run / "recipe.yaml")
     own = Decoding.model_validate({**recipe.decoding.model_dump(), "beam": 6, "groups": 3, "mbr": {"candidates": 4}})
     save_recipe(recipe.model_copy(update={"decoding": own}), run / "recipe.yaml")
     seal_run(run)
-    for beam, found in (([], (6, 3, True)), (["--beam", "4"], (4, 1, False))):
-        asked = ["backtranslate", str(run), str(text), "--out", str(out), "--device", "cpu", *beam]
-        assert CliRunner().invoke(app, asked, catch_exceptions=False).exit_code == 0
+    for beam, expected in (([], (6, 3, True)), (["--beam", "4"], (4, 1, False))):
+        command = ["backtranslate", str(run), str(text), "--out", str(out), "--device", "cpu", *beam]
+        assert CliRunner().invoke(app, command, catch_exceptions=False).exit_code == 0
         plan = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["decoding"]
-        assert (plan["beam"], plan["groups"], plan["mbr"] is not None) == found
+        assert (plan["beam"], plan["groups"], plan["mbr"] is not None) == expected
         out.unlink()
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
-def test_a_recipe_can_read_what_was_written(suffix: str, translator: Path, text: Path, tmp_path: Path) -> None:
+def test_recipe_reads_the_written_file_with_any_compression(
+    suffix: str, translator: Path, text: Path, tmp_path: Path
+) -> None:
     from sightline.data.sources import read
     from sightline.recipe.sources import TsvSource
 
@@ -97,11 +93,11 @@ def stopping(after: int) -> Callable[[str, int, int], None]:
 
 
 @pytest.mark.parametrize("after", [3, 6, 8])
-@pytest.mark.parametrize("drawn", [True, False])
-def test_interrupted_and_resumed_it_is_the_file_it_would_have_been(
-    after: int, drawn: bool, translator: Path, text: Path, tmp_path: Path
+@pytest.mark.parametrize("sampled", [True, False])
+def test_resumed_file_equals_an_uninterrupted_one(
+    after: int, sampled: bool, translator: Path, text: Path, tmp_path: Path
 ) -> None:
-    how: dict[str, Any] = {"options": {"beam": None, "sample": {"seed": 7}} if drawn else {}}
+    how: dict[str, Any] = {"options": {"beam": None, "sample": {"seed": 7}} if sampled else {}}
     write(translator, text, tmp_path / "whole.tsv", **how)
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
@@ -115,14 +111,16 @@ def test_interrupted_and_resumed_it_is_the_file_it_would_have_been(
     assert [path.stat().st_mtime_ns for path in made] == stamps  # nothing is done twice
     counts = write(translator, text, out, resume=True, **how)
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
-    assert write(translator, text, out, resume=True, **how) == counts  # done already
+    assert write(translator, text, out, resume=True, **how) == counts  # already complete
+    with pytest.raises(RunError, match="exists already; continue with --resume"):
+        write(translator, text, out, **how)
 
 
-def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_resuming_with_other_settings_is_refused(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
         write(translator, text, out, progress=stopping(3))
-    with pytest.raises(RunError, match="go on with --resume, or remove it"):
+    with pytest.raises(RunError, match="continue with --resume, or remove it"):
         write(translator, text, out)
     with pytest.raises(RunError, match=r"cannot be resumed: tag: None then, '<BT>' now; use .* with --out"):
         write(translator, text, out, resume=True, tag="<BT>")
@@ -133,7 +131,7 @@ def test_what_was_begun_otherwise_is_not_gone_on_with(translator: Path, text: Pa
         write(translator, text, out, resume=True)
 
 
-def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
+def test_a_resumed_file_keeps_its_part_size(
     translator: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(translator, text, tmp_path / "whole.tsv")
@@ -146,7 +144,7 @@ def test_it_goes_on_in_parts_of_the_size_it_was_begun_with(
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
 
 
-def test_what_is_drawn_for_a_line_does_not_depend_on_what_was_dropped_before_it(translator: Path) -> None:
+def test_sampled_output_does_not_depend_on_dropped_lines(translator: Path) -> None:
     loaded = sightline.load(translator, device="cpu")
     options = loaded.options(sample=Sampling(seed=3, temperature=3.0), nbest=1)
     writer = Translator(loaded, options, Limits(max_tokens=20, max_ratio=9.0))
@@ -157,23 +155,23 @@ def test_what_is_drawn_for_a_line_does_not_depend_on_what_was_dropped_before_it(
     assert [whole[number] for number in others] == [writer(0, lines)[number] for number in others]
 
 
-def test_a_gpu_writes_larger_parts() -> None:
+def test_parts_on_a_gpu_are_larger() -> None:
     assert corpus.part_size("cuda") > corpus.part_size("cpu") == corpus.SIZE
 
 
-def test_where_nothing_is_kept_the_reasons_are_told_and_what_to_do(
+def test_if_all_lines_are_dropped_the_error_names_reasons_and_remedy(
     translator: Path, text: Path, tmp_path: Path
 ) -> None:
     command = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "x.tsv"), "--max-tokens", "1"]
     done = CliRunner().invoke(app, command)
-    told = "nothing is left to write to .*: 8 read, 6 too long, 2 empty; train the model .* or raise --max-ratio"
-    assert isinstance(done.exception, RunError) and re.search(told, str(done.exception))
-    assert [path.name for path in tmp_path.iterdir()] == ["mono.txt"]  # nothing is in the way of the remedy
+    message = "nothing is left to write to .*: 8 read, 6 too long, 2 empty; train the model .* or raise --max-ratio"
+    assert isinstance(done.exception, RunError) and re.search(message, str(done.exception))
+    assert [path.name for path in tmp_path.iterdir()] == ["mono.txt"]  # the command can be repeated
     again = CliRunner().invoke(app, [*command[:-1], "20"])
     assert again.exit_code == 0, again.output
 
 
-def test_what_a_kill_at_the_very_end_left_behind_is_tidied_up(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_parts_left_by_a_kill_at_the_end_are_removed(translator: Path, text: Path, tmp_path: Path) -> None:
     out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
     with pytest.raises(KeyboardInterrupt):
         write(translator, text, out, progress=stopping(8))
@@ -185,8 +183,8 @@ def test_what_a_kill_at_the_very_end_left_behind_is_tidied_up(translator: Path, 
     assert out.read_bytes() == whole and not begun.exists()
 
 
-def test_parts_without_a_plan_are_not_gone_on_with(translator: Path, text: Path, tmp_path: Path) -> None:
-    """The removal of what another plan made may be stopped when its plan is gone and its parts are not."""
+def test_parts_without_a_plan_are_ignored(translator: Path, text: Path, tmp_path: Path) -> None:
+    """An interrupted removal of another plan's parts may have removed the plan and left parts."""
     counts = write(translator, text, tmp_path / "whole.tsv")
     out, begun = tmp_path / "back.tsv", tmp_path / "back.tsv.parts"
     with pytest.raises(KeyboardInterrupt):
@@ -197,26 +195,26 @@ def test_parts_without_a_plan_are_not_gone_on_with(translator: Path, text: Path,
 
 
 @pytest.mark.parametrize("name", ["back.tsv", "back.tsv.json"])
-def test_a_kill_while_the_last_files_are_written_leaves_nothing_for_good(
+def test_a_kill_while_joining_parts_leaves_no_file_after_resuming(
     name: str, translator: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, replace = tmp_path / "back.tsv", os.replace
 
     def kill(one: Path, other: Path) -> None:
-        if other.name == name:  # the file is whole but has not its name yet
+        if other.name == name:  # the file is complete but not yet renamed
             raise KeyboardInterrupt
         replace(one, other)
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", kill)
-        patch.setattr(Path, "unlink", lambda path, missing_ok=False: None)  # who is killed tidies nothing up
+        patch.setattr(Path, "unlink", lambda path, missing_ok=False: None)  # a killed process removes nothing
         with pytest.raises(KeyboardInterrupt):
             write(translator, text, out)
     write(translator, text, out, resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["back.tsv", "back.tsv.json", "mono.txt"]
 
 
-def test_text_from_a_pipe_is_refused(translator: Path, tmp_path: Path) -> None:
+def test_a_pipe_is_refused(translator: Path, tmp_path: Path) -> None:
     """As in `sightline backtranslate RUN <(zcat news.gz)`."""
     reader, writer = os.pipe()
     os.write(writer, b"one two\n")
@@ -227,7 +225,7 @@ def test_text_from_a_pipe_is_refused(translator: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "back.tsv.parts").exists()
 
 
-def test_a_text_that_the_model_cuts_is_not_too_long_for_it(tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
+def test_truncated_sources_are_not_dropped_as_too_long(tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
     body = "{kind: transformer, layers: 1, heads: 2, positions: {kind: learned, longest: 9}}"
     changes = [f"model.encoder={body}", "data.clean.truncate_source=6", "data.clean.max_tokens=8"]
     run = sightline.load(sightline.train(recipe_with(2), changes, out=tmp_path / "run", display=Silent()), device="cpu")
@@ -236,14 +234,7 @@ def test_a_text_that_the_model_cuts_is_not_too_long_for_it(tmp_path: Path, recip
     assert whole == cut and cut.dropped is None
 
 
-def test_a_finished_file_is_not_overwritten(translator: Path, text: Path, tmp_path: Path) -> None:
-    out = tmp_path / "back.tsv"
-    write(translator, text, out)
-    with pytest.raises(RunError, match="is there already; go on with --resume"):
-        write(translator, text, out)
-
-
-def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_a_damaged_part_is_reported(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
         write(translator, text, out, progress=stopping(3))
@@ -252,7 +243,7 @@ def test_a_damaged_part_is_named(translator: Path, text: Path, tmp_path: Path) -
         write(translator, text, out, resume=True)
 
 
-def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Path) -> None:
+def test_useless_outputs_are_dropped_with_a_reason(translator: Path) -> None:
     from sightline.tasks.base import Prediction
 
     run = sightline.load(translator, device="cpu")
@@ -265,28 +256,28 @@ def test_outputs_that_teach_nothing_are_dropped_with_their_reason(translator: Pa
         (Prediction("x", 0.0, [5] * 12), "ratio"),
         (Prediction("x", 0.0, [5] * 11), None),  # 11 = 2 · 3 + 5
     ]
-    for guess, reason in cases:
-        assert writer._filtered(guess, 3).dropped == reason
-    assert writer._filtered(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # as many as there may be
+    for prediction, reason in cases:
+        assert writer._filter(prediction, 3).dropped == reason
+    assert writer._filter(Prediction("x", 0.0, [5] * 20), 10).dropped is None  # the most tokens allowed
 
 
-def test_a_line_may_have_as_many_tokens_as_there_may_be(translator: Path) -> None:
+def test_max_tokens_is_inclusive(translator: Path) -> None:
     run = sightline.load(translator, device="cpu")
     writer = Translator(run, run.options(beam=1, nbest=1, max_length=3), Limits(max_tokens=2))
     assert [outcome.dropped for outcome in writer(0, ["one two", "one two two", ""])] == [None, "too long", "empty"]
 
 
 @pytest.mark.parametrize("limits", [{"max_tokens": 0}, {"max_ratio": 1.0}])
-def test_limits_that_keep_nothing_are_refused(limits: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(limits: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must be at least 1 and max_ratio .* more than 1"):
         Limits(**limits)
 
 
-def test_a_text_in_a_cell_has_no_tabs_and_no_line_breaks() -> None:
+def test_single_line_replaces_tabs_and_line_breaks() -> None:
     assert single_line(" a\tb\nc\rd ") == "a b c d"
 
 
-def test_only_reasons_that_came_are_told() -> None:
+def test_counts_name_only_reasons_that_occurred() -> None:
     assert describe_counts({"read": 2, "kept": 1, "empty": 0, "ratio": 1}) == "1 of 2 pairs kept; dropped 1 ratio"
     assert describe_counts({"read": 2, "kept": 2, "empty": 0}) == "2 of 2 pairs kept"
 
@@ -298,13 +289,13 @@ def test_a_fingerprint_counts_and_tells_texts_apart() -> None:
 
 
 @pytest.mark.parametrize("name", ["bleu", "chrf"])
-def test_likeness_to_a_reference_puts_the_reference_first(name: str) -> None:
-    likeness = sentence_scorer(name)  # type: ignore[arg-type]
-    assert likeness("a b c", "a b c") > likeness("a b d", "a b c") > likeness("x y z", "a b c")
-    assert likeness("a b", "a b") == pytest.approx(100.0)  # BLEU too, of the orders that it has
+def test_sentence_scorer_ranks_the_reference_first(name: str) -> None:
+    similarity = sentence_scorer(name)  # type: ignore[arg-type]
+    assert similarity("a b c", "a b c") > similarity("a b d", "a b c") > similarity("x y z", "a b c")
+    assert similarity("a b", "a b") == pytest.approx(100.0)  # BLEU too, of the orders that it has
 
 
-def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_the_command_prints_counts_and_the_recipe_entry(translator: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "back.tsv"
     done = CliRunner().invoke(
         app, ["backtranslate", str(translator), str(text), "--out", str(out), "--max-tokens", "20", "--device", "cpu"]
@@ -314,7 +305,7 @@ def test_the_command_says_what_it_did_and_how_to_use_it(translator: Path, text: 
     assert f"{{kind: tsv, file: {out}, weight: 1.0}}" in done.stderr
 
 
-def test_an_ensemble_can_translate_back(
+def test_an_ensemble_translates_back(
     translator: Path, text: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     other = sightline.train(recipe_with(4), ["seed=2"], out=tmp_path / "other", display=Silent()).folder
@@ -322,13 +313,13 @@ def test_an_ensemble_can_translate_back(
     done = CliRunner().invoke(app, [*command, "--with", str(other), "--ensemble-mean", "logs"])
     assert done.exit_code == 0, done.output
     rows = [line.split("\t") for line in (tmp_path / "back.tsv").read_text().splitlines()]
-    together = Run.ensemble([translator, other], mean="logs", device="cpu")
-    assert [source for source, _ in rows] == together.predict([target for _, target in rows], beam=1)
+    ensemble = Run.ensemble([translator, other], mean="logs", device="cpu")
+    assert [source for source, _ in rows] == ensemble.predict([target for _, target in rows], beam=1)
     plan = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["model"]
     assert (len(set(plan["models"])), plan["weights"], plan["mean"]) == (2, [0.5, 0.5], "logs")
 
 
-def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: Path, tmp_path: Path) -> None:
+def test_seed_applies_to_a_recipe_that_samples(translator: Path, text: Path, tmp_path: Path) -> None:
     shutil.copytree(translator, run := tmp_path / "drawing")
     recipe = load_recipe(run / "recipe.yaml")
     sampling = recipe.decoding.model_copy(update={"sample": Sampling(top_k=3)})
@@ -337,8 +328,8 @@ def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: P
     command = ["backtranslate", str(run), str(text), "--out", str(tmp_path / "back.tsv"), "--seed", "7"]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
-    drawn = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["decoding"]["sample"]
-    assert (drawn["seed"], drawn["top_k"]) == (7, 3)
+    sample = json.loads((tmp_path / "back.tsv.json").read_text())["plan"]["decoding"]["sample"]
+    assert (sample["seed"], sample["top_k"]) == (7, 3)
 
 
 @pytest.mark.parametrize(
@@ -350,9 +341,7 @@ def test_a_recipe_that_draws_by_itself_can_be_told_how(translator: Path, text: P
         (["--max-ratio", "1"], "max_ratio"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(
-    options: list[str], message: str, translator: Path, text: Path, tmp_path: Path
-) -> None:
+def test_errors_of_the_command(options: list[str], message: str, translator: Path, text: Path, tmp_path: Path) -> None:
     arguments = ["backtranslate", str(translator), str(text), "--out", str(tmp_path / "x.tsv"), *options]
     done = CliRunner().invoke(app, arguments)
     assert isinstance(done.exception, ValueError)

@@ -1,4 +1,4 @@
-"""`sightline distill`: a student of a teacher, interrupted at either of its two halves."""
+"""`sightline distill`: what the student is trained on, and interruptions while translating and while training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import sightline
 from sightline.augment import corpus
-from sightline.augment.backtranslation import Limits, sentence_scorer
-from sightline.augment.distillation import FILE, Distilling, distill, student_recipe
+from sightline.augment.distillation import FILE, DistillationConfig, distill, student_recipe
+from sightline.augment.translator import Limits, sentence_scorer
 from sightline.cli.app import app
 from sightline.cli.options import load_runs
 from sightline.data.locate import MovedFolder, is_reverse_direction
@@ -37,26 +37,26 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "SIZE", 16)
 
 
-BEAM = Distilling(beam=2)
+BEAM = DistillationConfig(beam=2)
 
 
 def rows_of(file: Path) -> list[tuple[str, ...]]:
     return [tuple(line.split("\t")) for line in gzip.decompress(file.read_bytes()).decode().splitlines()]
 
 
-def made(
+def write(
     teacher: Path,
     recipe: Path,
     out: Path,
-    how: Distilling = BEAM,
+    config: DistillationConfig = BEAM,
     changes: tuple[str, ...] = (),
     **more: Any,
 ) -> tuple[Any, dict[str, int]]:
     loaded, _ = open_recipe(recipe, changes)
-    return distill(Run.load(teacher, device="cpu"), loaded, out, how, **more)
+    return distill(Run.load(teacher, device="cpu"), loaded, out, config, **more)
 
 
-def test_the_student_learns_what_the_teacher_writes(
+def test_the_student_trains_on_outputs_of_the_teacher(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe = recipe_with(4)
@@ -78,7 +78,7 @@ def test_the_student_learns_what_the_teacher_writes(
 @pytest.mark.parametrize(
     "own", [{"sample": {"seed": 3}, "mbr": {"candidates": 8}}, {"beam": 6, "groups": 3, "nbest": 4}]
 )
-def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
+def test_the_teacher_decodes_as_its_recipe_says_unless_a_beam_is_set(
     own: dict[str, Any], translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     teacher = Path(shutil.copytree(translator, tmp_path / "teacher"))
@@ -89,29 +89,17 @@ def test_a_teacher_writes_as_its_recipe_says_or_by_a_plain_beam(
     loaded, (recipe, _) = sightline.load(teacher, device="cpu"), open_recipe(str(recipe_with(4)), [])
     for beam, changes in ((None, {}), (4, {"beam": 4, "mbr": 0, "groups": 1})):
         out = tmp_path / f"beam {beam}"
-        distill(loaded, recipe, out, Distilling(beam=beam))
+        distill(loaded, recipe, out, DistillationConfig(beam=beam))
         rows = rows_of(out / FILE)
         assert [target for _, target in rows] == loaded.predict([source for source, _ in rows], **changes)
-    distill(loaded, recipe, tmp_path / "chosen", Distilling(choose="chrf"))
+    distill(loaded, recipe, tmp_path / "chosen", DistillationConfig(choose="chrf"))
     searched = json.loads((tmp_path / "chosen" / f"{FILE}.json").read_text())["plan"]["decoding"]
     assert searched == loaded.options(
         beam=loaded.recipe.decoding.beam, nbest=searched["beam"], mbr=0, groups=1
     ).model_dump(mode="json", exclude={"batch_tokens"})
 
 
-def test_links_of_the_original_words_are_refused_before_anything_is_written(
-    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
-) -> None:
-    changes = ["training.guided_alignment.file=links.txt", "model.decoder={kind: transformer, layers: 2, heads: 2}"]
-    path = recipe_with(4)
-    (path.parent / "links.txt").write_text("0-0\n" * 50)
-    recipe, _ = open_recipe(str(path), changes)
-    with pytest.raises(ValueError, match=r"guided_alignment.file \(links.txt\) links the words of the original pairs"):
-        distill(sightline.load(translator, device="cpu"), recipe, tmp_path / "run", Distilling(beam=1))
-    assert not (tmp_path / "run").exists()
-
-
-def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
+def test_the_teacher_may_be_an_ensemble(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
     recipe = recipe_with(4)
     weak = sightline.train(recipe, ["seed=2", "model.width=8"], out=tmp_path / "weak", display=Silent()).folder
     command = ["distill", str(weak), str(recipe), "--out", str(tmp_path / "run"), "--beam", "1", "--with"]
@@ -125,7 +113,7 @@ def test_an_ensemble_can_teach(translator: Path, tmp_path: Path, recipe_with: Ca
     assert "cannot be resumed: teacher" in str(again.exception)
 
 
-def test_the_teacher_is_gone_when_the_student_learns(
+def test_the_teacher_is_freed_before_the_student_trains(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teachers: list[weakref.ref[Any]] = []
@@ -155,24 +143,24 @@ def stopping(after: int) -> Callable[[str, int, int], None]:
     return progress
 
 
-def test_interrupted_while_translating_it_goes_on_where_it_stopped(
+def test_resume_after_an_interruption_while_translating(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe, run = recipe_with(2), tmp_path / "run"
-    made(translator, recipe, tmp_path / "whole")
+    write(translator, recipe, tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        made(translator, recipe, run, progress=stopping(32))
+        write(translator, recipe, run, progress=stopping(32))
     assert [path.name for path in sorted(run.glob("*/part-*"))] == ["part-0000000.json.zst", "part-0000001.json.zst"]
     with pytest.raises(RunError, match="--resume"):
-        made(translator, recipe, run)
+        write(translator, recipe, run)
     with pytest.raises(RunError, match="decoding"):
-        made(translator, recipe, run, Distilling(beam=1), resume=True)
-    _, counts = made(translator, recipe, run, resume=True)
+        write(translator, recipe, run, DistillationConfig(beam=1), resume=True)
+    _, counts = write(translator, recipe, run, resume=True)
     assert counts["kept"] == 50
     assert (run / FILE).read_bytes() == (tmp_path / "whole" / FILE).read_bytes()
 
 
-def test_interrupted_while_training_it_goes_on_there_too(
+def test_resume_after_an_interruption_while_training(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sightline.training.loggers import PlainDisplay
@@ -197,7 +185,7 @@ def test_interrupted_while_training_it_goes_on_there_too(
     assert weights[0] == weights[1]
 
 
-def test_a_run_that_was_moved_has_its_distilled_text_with_it(
+def test_a_moved_run_finds_its_distilled_text(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe, run, moved = recipe_with(2), tmp_path / "run", tmp_path / "moved"
@@ -213,53 +201,47 @@ def test_a_run_that_was_moved_has_its_distilled_text_with_it(
     assert records(run)[-1]["step"] == 4
 
 
-def test_of_the_beam_the_output_nearest_to_the_reference_can_be_taken(
+def test_choose_takes_the_output_closest_to_the_reference(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe = recipe_with(2)
-    made(translator, recipe, tmp_path / "run", Distilling(beam=4, choose="chrf"))
-    loaded, likeness = sightline.load(translator, device="cpu"), sentence_scorer("chrf")
+    write(translator, recipe, tmp_path / "run", DistillationConfig(beam=4, choose="chrf"))
+    loaded, similarity = sightline.load(translator, device="cpu"), sentence_scorer("chrf")
     references = dict(line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines())
     rows = rows_of(tmp_path / "run" / FILE)
     found = loaded.predict_nbest([source for source, _ in rows], loaded.options(beam=4, nbest=4))
-    for (source, target), guesses in zip(rows, found, strict=True):
-        scores = [likeness(guess.text, references[source]) for guess in guesses]
-        assert likeness(target, references[source]) == max(scores)
+    for (source, target), nbest in zip(rows, found, strict=True):
+        scores = [similarity(output.text, references[source]) for output in nbest]
+        assert similarity(target, references[source]) == max(scores)
 
 
-def test_of_one_output_none_can_be_chosen(translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
-    with pytest.raises(ValueError, match="--choose chrf takes one of the outputs of a beam, and a beam of 1 has one"):
-        made(translator, recipe_with(4), tmp_path / "run", Distilling(beam=1, choose="chrf"))
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_text_of_which_nothing_is_left_leaves_its_folder_as_it_was(
+def test_if_all_pairs_are_dropped_the_folder_is_unchanged(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe, new, old = recipe_with(2), tmp_path / "new", tmp_path / "old"
     old.mkdir()
     for out in (new, old):
         with pytest.raises(RunError, match=r"nothing is left to write to .*; its name is free again"):
-            made(translator, recipe, out, Distilling(limits=Limits(max_tokens=1)))
+            write(translator, recipe, out, DistillationConfig(limits=Limits(max_tokens=1)))
     assert not new.exists() and list(old.iterdir()) == []
-    _, counts = made(translator, recipe, new)
+    _, counts = write(translator, recipe, new)
     assert counts["kept"] > 0
 
 
-def test_original_pairs_can_stay_with_a_weight_and_the_limit_holds_for_both(
+def test_mix_keeps_original_pairs_within_the_limit(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe = recipe_with(2)
-    student, counts = made(translator, recipe, tmp_path / "run", Distilling(beam=2, mix=0.5), ("data.limit=20",))
+    student, counts = write(
+        translator, recipe, tmp_path / "run", DistillationConfig(beam=2, mix=0.5), ("data.limit=20",)
+    )
     assert counts["read"] == 20
     assert [source.weight for source in student.data.train] == [1.0, 0.5]
     assert student.data.limit == counts["kept"] + 20
     assert student.data.train[1].file == "train.tsv"
 
 
-def test_the_weight_of_the_original_pairs_is_that_of_the_distilled_ones(
-    tmp_path: Path, recipe_with: Callable[[int], Path]
-) -> None:
+def test_weights_of_distilled_and_mixed_pairs(tmp_path: Path, recipe_with: Callable[[int], Path]) -> None:
     recipe, _ = open_recipe(recipe_with(2), ["data.limit=20"])
     train = tuple(source.model_copy(update={"weight": 2.0}) for source in recipe.data.train)
     recipe = recipe.model_copy(update={"data": recipe.data.model_copy(update={"train": train})})
@@ -268,7 +250,7 @@ def test_the_weight_of_the_original_pairs_is_that_of_the_distilled_ones(
     assert ([source.weight for source in mixed.data.train], mixed.data.limit) == ([2.0, 0.5], 3 + 20)
 
 
-def test_the_other_direction_of_a_corpus_is_read_the_other_way(
+def test_a_swapped_recipe_reads_swapped_columns(
     translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
     recipe, _ = open_recipe(recipe_with(2), ["data.swap=true"])
@@ -279,12 +261,7 @@ def test_the_other_direction_of_a_corpus_is_read_the_other_way(
     assert list(read(student.data.train[0], None, swap=student.data.swap)) == [("read", "written")]
 
 
-def test_a_teacher_of_the_other_direction_is_refused(translator: Path) -> None:
-    with pytest.raises(ValueError, match="the other direction of this corpus"):
-        made(translator, translator.parent / "recipe.yaml", translator.parent / "no", changes=("data.swap=true",))
-
-
-def test_where_the_files_of_another_machine_lie_is_asked_of_two_directions_alone(
+def test_direction_check_locates_files_only_for_different_swaps(
     translator: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     (tmp_path / "pairs").mkdir()
@@ -299,19 +276,35 @@ def test_where_the_files_of_another_machine_lie_is_asked_of_two_directions_alone
         assert is_reverse_direction(one, back)
 
 
-def test_sources_of_different_weights_are_refused(
-    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
-) -> None:
-    recipe = recipe_with(2)
-    both = "data.train=[{kind: tsv, file: train.tsv}, {kind: tsv, file: valid.tsv, weight: 2}]"
-    with pytest.raises(ValueError, match=r"weights \[1.0, 2.0\]"):
-        made(translator, recipe, tmp_path / "run", changes=(both,))
+LINKS = ["training.guided_alignment.file=links.txt", "model.decoder={kind: transformer, layers: 2, heads: 2}"]
+WEIGHTS = ["data.train=[{kind: tsv, file: train.tsv}, {kind: tsv, file: valid.tsv, weight: 2}]"]
+NOISE = ["data.noise={kind: text-infilling}", "evaluation.metrics=[perplexity]", "data.clean={}"]
 
 
-def test_a_recipe_of_spoilt_text_has_no_pairs_to_distill(
-    translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--choose", "ter"], "--choose ter: there is no such choice; use bleu or chrf"),
+        (["--beam", "1", "--choose", "chrf"], "--choose chrf takes one of the outputs of a beam, and a beam of 1 has"),
+        (["--max-ratio", "1"], "max_ratio (1.0) more than 1"),
+        (["--mix", "0"], "--mix 0 must be more than 0"),
+        (LINKS, "training.guided_alignment.file (links.txt) links the words of the original pairs"),
+        (WEIGHTS, "data.train has sources of weights [1.0, 2.0]"),
+        (NOISE, "this one learns from plain text (data.noise.kind: text-infilling); leave data.noise out"),
+    ],
+)
+def test_errors_of_the_command(
+    arguments: list[str], message: str, translator: Path, tmp_path: Path, recipe_with: Callable[[int], Path]
 ) -> None:
-    changes = ("data.noise={kind: text-infilling}", "evaluation.metrics=[perplexity]", "data.clean={}")
-    with pytest.raises(ValueError, match=r"learns from plain text \(data\.noise\.kind: text-infilling\); leave"):
-        made(translator, recipe_with(2), tmp_path / "run", changes=changes)
+    recipe = recipe_with(4)
+    (tmp_path / "links.txt").write_text("0-0\n" * 50)
+    command = ["distill", str(translator), str(recipe), *arguments, "--out", str(tmp_path / "run")]
+    error = CliRunner().invoke(app, command).exception
+    assert isinstance(error, ValueError) and message in str(error)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_teacher_of_the_opposite_direction_is_refused(translator: Path) -> None:
+    recipe, out = translator.parent / "recipe.yaml", translator.parent / "no"
+    with pytest.raises(ValueError, match="the other direction of this corpus"):
+        write(translator, recipe, out, changes=("data.swap=true",))

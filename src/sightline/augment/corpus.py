@@ -1,8 +1,8 @@
-"""A corpus that takes hours to write: in parts, each complete or absent, so that an interrupted command can resume.
+"""A file of pairs that takes hours to write: in parts, each complete or absent, so that a command can resume.
 
-While it is written, `FILE.parts/` has `plan.json` (everything that decides what is written) and one file for each 2,048
-lines read (16,384 on a GPU, which waits while a part is compressed). `FILE.json` has the plan, and how many lines were
-read, kept, and dropped for which reason. Memory does not grow with the corpus.
+`FILE.parts/` has `plan.json` (everything that decides the content) and one file for each 2,048 lines (16,384 on a GPU,
+which is idle while a part is compressed). `FILE.json` has the plan, and the number of lines read, kept, and dropped for
+each reason. Memory does not grow with the corpus.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LINES = "lines of a part"
 
 
 class EmptyCorpusError(RunError):
-    """No line passed the filters."""
+    """Every line was dropped."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def part_size(device: str) -> int:
 
 
 def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
-    """Number and digest of all lines, to check that a resumed command reads the same corpus."""
+    """Number and digest of all lines: a resumed command must read the same corpus."""
     digest, count = hashlib.blake2b(digest_size=16), 0
     for item in items:
         digest.update(json.dumps(item, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
@@ -70,14 +70,11 @@ def fingerprint(items: Iterable[str | Sequence[str]]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PairFile(Generic[Item]):
-    """A file of pairs in the making. `plan` is all that decides what is in it; `lines` of it is how many are read.
-
-    It is written in parts of `size` lines, or of the size it was started with.
-    """
+    """A file of pairs, written in parts."""
 
     file: Path
-    plan: dict[str, Any]
-    size: int
+    plan: dict[str, Any]  # everything that decides the content; `lines` is the number of lines to read
+    size: int  # lines of a part; a resumed file keeps the size it was started with
 
     @property
     def parts(self) -> Path:
@@ -87,12 +84,13 @@ class PairFile(Generic[Item]):
     def summary(self) -> Path:
         return provenance_file(self.file)
 
-    def make(
+    def write(
         self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], *, resume: bool, progress: Progress
     ) -> dict[str, int]:
-        """Write the missing parts, join all, and return the counts. `work` receives the number of its first line.
+        """Write the missing parts, join all parts, and return the counts.
 
-        Finished parts are kept; parts of another plan are refused. If no line was kept, nothing is left behind.
+        `work` maps the number of a first line and the lines to a part. Parts of another plan are refused. If no line
+        was kept, no file is left.
         """
         if not self.file.absolute().parent.is_dir():
             raise ValueError(f"there is no folder {self.file.parent} for {self.file.name}; make it first")
@@ -101,18 +99,18 @@ class PairFile(Generic[Item]):
         refuse_link(self.parts)
         try:
             with lock_run(self.parts):
-                counts = self._made(items, work, self._begin(resume), progress)
-        except EmptyCorpusError:  # of which there is nothing to go on with
-            self._tidy()
+                counts = self._write_parts(items, work, self._begin(resume), progress)
+        except EmptyCorpusError:  # nothing to resume
+            self._remove_parts()
             raise
-        self._tidy()
+        self._remove_parts()
         return counts
 
-    def _made(
+    def _write_parts(
         self, items: Iterator[Item], work: Callable[[int, list[Item]], Part], size: int, progress: Progress
     ) -> dict[str, int]:
         count = 0
-        for number, chunk in enumerate(_chunks(items, size)):
+        for number, chunk in enumerate(iter(lambda: list(islice(items, size)), [])):
             path = self._part(number)
             if not path.exists():
                 part = work(count, chunk)
@@ -121,58 +119,57 @@ class PairFile(Generic[Item]):
             count += len(chunk)
             progress("translating", count, self.plan["lines"])
         counts = self._join(-(-self.plan["lines"] // size))
-        write_atomically(
-            self._waiting(self.summary), json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n"
-        )
+        summary = json.dumps({"counts": counts, "plan": self.plan}, indent=1) + "\n"
+        write_atomically(self._temporary(self.summary), summary)
         for path in (self.file, self.summary):
-            os.replace(self._waiting(path), path)
+            os.replace(self._temporary(path), path)
             sync_folder(path.absolute().parent)
         return counts
 
-    def _waiting(self, path: Path) -> Path:
-        """Where a file is written: among the parts, so that no half of it stays beside what is resumed and finished."""
+    def _temporary(self, path: Path) -> Path:
+        """Written among the parts, which are removed at the end, so that no half of a file stays."""
         return self.parts / f"whole-{path.name}"
 
-    def _tidy(self) -> None:
+    def _remove_parts(self) -> None:
         shutil.rmtree(self.parts)
         sync_folder(self.file.absolute().parent)
 
     def _finished(self, resume: bool) -> dict[str, int] | None:
-        """The counts of a corpus that is there already."""
+        """The counts of a file that is complete; None if there is something to write."""
         if not self.file.exists():
             return None
         if not resume:
-            raise RunError(f"{self.file} is there already; go on with --resume, give another name, or remove it")
+            raise RunError(f"{self.file} exists already; continue with --resume, give another name, or remove it")
         if not self.summary.exists():
             if self.parts.exists():
                 return None  # stopped between its last two files
-            raise RunError(f"{self.file} is there without {self.summary.name}, so its origin is unknown; remove it")
+            raise RunError(f"{self.file} exists without {self.summary.name}, so its origin is unknown; remove it")
         saved = read_json(self.summary)
         self._compare(saved["plan"])
         if self.parts.exists():  # stopped just before its removal
             with lock_run(self.parts):
                 pass  # no other process is writing
-            self._tidy()
+            self._remove_parts()
         counts: dict[str, int] = saved["counts"]
         return counts
 
     def _begin(self, resume: bool) -> int:
-        """Write the plan, or check that the parts were started with the same one; the lines of a part."""
+        """Write the plan, or compare it with the plan of the parts; return the number of lines of a part."""
         path = self.parts / "plan.json"
         if not path.exists():
-            for part in self.parts.glob("part-*"):  # of another plan, whose removal was cut short
+            for part in self.parts.glob("part-*"):  # of another plan, whose removal was interrupted
                 part.unlink()
             write_atomically(path, json.dumps({**self.plan, _LINES: self.size}, indent=1) + "\n")
             return self.size
         if not resume:
-            raise RunError(f"{self.parts} holds the beginning of {self.file.name}; go on with --resume, or remove it")
-        then = read_json(path)
-        size: int = then.pop(_LINES, SIZE)
-        self._compare(then)
+            raise RunError(f"{self.parts} holds the beginning of {self.file.name}; continue with --resume, or remove it")
+        plan = read_json(path)
+        size: int = plan.pop(_LINES, SIZE)
+        self._compare(plan)
         return size
 
-    def _compare(self, then: dict[str, Any]) -> None:
-        if differing := changed(then, json.loads(json.dumps(self.plan))):
+    def _compare(self, earlier: dict[str, Any]) -> None:
+        if differing := changed(earlier, json.loads(json.dumps(self.plan))):
             raise RunError(
                 f"{self.file} was started with different settings and cannot be resumed: {'; '.join(differing)}; use "
                 f"the same settings, or write elsewhere with --out"
@@ -182,9 +179,9 @@ class PairFile(Generic[Item]):
         return self.parts / f"part-{number:07d}.json.zst"
 
     def _join(self, parts: int) -> dict[str, int]:
-        """All parts in one file, a pair a line with a tab between."""
+        """Join all parts in one file, a pair on each line, separated by a tab."""
         counts: Counter[str] = Counter()
-        with atomic_file(self._waiting(self.file)) as file, compressor(self.file, file) as out:
+        with atomic_file(self._temporary(self.file)) as file, compressor(self.file, file) as out:
             for number in range(parts):
                 part = _read_part(self._part(number))
                 counts.update(part.counts)
@@ -203,9 +200,4 @@ def _read_part(path: Path) -> Part:
             content = parse_json(file.read())
         return Part([(left, right) for left, right in content["pairs"]], content["counts"])
     except (*READ_ERRORS, ValueError, KeyError) as error:
-        raise RunError(f"{path} is damaged ({error}); remove it and go on with --resume") from error
-
-
-def _chunks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
-    while chunk := list(islice(items, size)):
-        yield chunk
+        raise RunError(f"{path} is damaged ({error}); remove it and continue with --resume") from error

@@ -1,8 +1,8 @@
-"""Sequence-level knowledge distillation (Kim and Rush 2016): a student learns what its teacher writes.
+"""Sequence-level knowledge distillation (Kim and Rush 2016): a student trains on the outputs of its teacher.
 
-The training sources of the student's recipe are translated by the teacher with a beam; the student is trained on these
-pairs in place of the original ones, or beside them. Where the output nearest to the reference is chosen among the
-n-best, this is their sequence-level interpolation (§3.3).
+The teacher translates the training sources of the student's recipe; the student is trained on these pairs instead of
+the original ones, or in addition to them. Taking the n-best output closest to the reference is their sequence-level
+interpolation (§3.3).
 """
 
 from __future__ import annotations
@@ -10,16 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sightline.augment.backtranslation import (
-    Choice,
-    Limits,
-    Translator,
-    count_outcomes,
-    precision_entry,
-    single_line,
-    weights_digest,
-)
-from sightline.augment.corpus import EmptyCorpusError, PairFile, Part, fingerprint, part_size
+from sightline.augment.corpus import EmptyCorpusError, Part
+from sightline.augment.translator import Choice, Limits, Translator, make_part, single_line
 from sightline.data.locate import is_reverse_direction
 from sightline.data.sources import Example, training_examples
 from sightline.progress import Progress, silent
@@ -32,73 +24,62 @@ FILE = "distilled.tsv.gz"
 
 
 @dataclass(frozen=True)
-class Distilling:
-    """How the teacher decodes, and whether the original text is kept too."""
+class DistillationConfig:
+    """How the teacher decodes, and how much of the original text is kept."""
 
-    beam: int | None = None  # by default the teacher's own
+    beam: int | None = None  # None: the teacher's own
     choose: Choice | None = None
     limits: Limits = field(default_factory=Limits)
-    mix: float | None = None  # how often each original pair is seen beside the distilled ones
+    mix: float | None = None  # weight of the original pairs; None: left out
 
 
 def distill(
     teacher: Run,
     recipe: Recipe,
     out: Path,
-    how: Distilling,
+    config: DistillationConfig,
     *,
     resume: bool = False,
     progress: Progress = silent,
 ) -> tuple[Recipe, dict[str, int]]:
-    """Write DIR/distilled.tsv.gz, and return the recipe that learns from it, and how many pairs were kept and dropped.
+    """Write OUT/distilled.tsv.gz; return the recipe that trains on it, and the number of pairs kept and dropped.
 
-    `recipe` is as `open_recipe` gives it. An ensemble may teach (Freitag et al. 2017).
+    `recipe` comes from `open_recipe`. The teacher may be an ensemble (Freitag et al. 2017).
     """
     if (out / "recipe.yaml").exists() and not resume:
-        raise RunError(f"{out} holds a training already; go on with --resume, or give another folder with --out")
-    _check(recipe, how)
-    _check_direction(teacher, recipe)
-    options = teacher.plain_search(how.beam)
-    if how.choose and options.beam == 1:
+        raise RunError(f"{out} holds a training already; continue with --resume, or give another folder with --out")
+    _check(teacher, recipe, config)
+    options = teacher.plain_search(config.beam)
+    if config.choose and options.beam == 1:
         raise ValueError(
-            f"--choose {how.choose} takes one of the outputs of a beam, and a beam of 1 has one; raise --beam, or "
+            f"--choose {config.choose} takes one of the outputs of a beam, and a beam of 1 has one; raise --beam, or "
             f"leave --choose out"
         )
-    if how.choose:
+    if config.choose:
         options = teacher.plain_search(options.beam).model_copy(update={"nbest": options.beam})
-    plan = {
-        "teacher": weights_digest(teacher),
-        **fingerprint(training_examples(recipe)),
-        "decoding": options.model_dump(mode="json", exclude={"batch_tokens"}),
-        **precision_entry(teacher),
-        "choose": how.choose,
-        "max_tokens": how.limits.max_tokens,
-        "max_ratio": how.limits.max_ratio,
-    }
-    translate = Translator(teacher, options, how.limits, how.choose)
+    translate = Translator(teacher, options, config.limits, config.choose)
 
     def work(first: int, examples: list[Example]) -> Part:
         sources = [single_line(example.source) for example in examples]
         outcomes = translate(first, sources, [single_line(example.target) for example in examples])
-        pairs = [(s, each.text) for s, each in zip(sources, outcomes, strict=True) if each.dropped is None]
-        return Part(pairs, count_outcomes(outcomes))
+        return make_part(zip(sources, (each.text for each in outcomes), strict=True), outcomes)
 
-    was_there = out.exists()
+    corpus = translate.pair_file(out / FILE, "teacher", training_examples(recipe), choose=config.choose)
+    existed = out.exists()
     out.mkdir(parents=True, exist_ok=True)
-    corpus: PairFile[Example] = PairFile(out / FILE, plan, part_size(teacher.device.type))
     try:
-        counts = corpus.make(training_examples(recipe), work, resume=resume, progress=progress)
+        counts = corpus.write(training_examples(recipe), work, resume=resume, progress=progress)
     except EmptyCorpusError:
-        if not was_there:
+        if not existed:
             out.rmdir()
         raise
-    return student_recipe(recipe, corpus.file, counts["kept"], how.mix), counts
+    return student_recipe(recipe, corpus.file, counts["kept"], config.mix), counts
 
 
 def student_recipe(recipe: Recipe, file: Path, pairs: int, mix: float | None) -> Recipe:
-    """The recipe on the distilled text, `pairs` of them; with `mix` the original sources come after it."""
+    """The recipe trained on `pairs` distilled pairs; with `mix` the original sources follow them."""
     data = recipe.data
-    columns = (2, 1) if data.swap else (1, 2)  # the file has what a student reads first
+    columns = (2, 1) if data.swap else (1, 2)  # the student's input is always the first column
     distilled = TsvSource(file=str(file.resolve()), columns=columns, weight=data.train[0].weight)
     train, limit = (distilled,), None
     if mix is not None:
@@ -108,7 +89,7 @@ def student_recipe(recipe: Recipe, file: Path, pairs: int, mix: float | None) ->
     return recipe.model_copy(update={"data": data.model_copy(update={"train": train, "limit": limit})})
 
 
-def _check(recipe: Recipe, how: Distilling) -> None:
+def _check(teacher: Run, recipe: Recipe, config: DistillationConfig) -> None:
     if not recipe.task_spec.maps_text:
         raise ValueError(f"distillation is for recipes that translate, and this one is {recipe.task_spec}")
     if recipe.data.noise is not None:
@@ -121,17 +102,14 @@ def _check(recipe: Recipe, how: Distilling) -> None:
             f"training.guided_alignment.file ({recipe.training.guided_alignment.file}) links the words of the original "
             f"pairs, and a student learns from other sentences; leave it out"
         )
-    if how.mix is not None and how.mix <= 0:
-        raise ValueError(f"--mix {how.mix:g} must be more than 0; without it the original pairs are left out")
+    if config.mix is not None and config.mix <= 0:
+        raise ValueError(f"--mix {config.mix:g} must be more than 0; without it the original pairs are left out")
     weights = {source.weight for source in recipe.data.train}
     if len(weights) > 1:
         raise ValueError(
             f"data.train has sources of weights {sorted(weights)}, and what is distilled becomes one source; give them "
             f"the same weight"
         )
-
-
-def _check_direction(teacher: Run, recipe: Recipe) -> None:
     if is_reverse_direction(teacher.recipe, recipe):
         raise ValueError(
             f"{teacher.folder} learned the other direction of this corpus (data.swap: "

@@ -1,6 +1,6 @@
-"""Runs made from other weights: adapters merged into the weights, and the mean of several checkpoints.
+"""New runs with derived weights: merged adapters, or the mean of several checkpoints.
 
-Both are run folders that every command takes. They have no checkpoints, for there is nothing to go on with.
+Both are complete run folders without checkpoints, so they cannot be resumed.
 """
 
 from __future__ import annotations
@@ -26,28 +26,23 @@ from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from sightline.training.model_card import write_model_card
 
-_COPIED = ("environment.json", "metrics.jsonl", "start.json", "dictionary.tsv")  # where they are there
+_COPIED = ("environment.json", "metrics.jsonl", "start.json", "dictionary.tsv")  # if they exist
 
 
 def merge_run(run: Path, out: Path) -> None:
-    """Write `out`: the run with W + (α/r) B A in the place of W, A and B. It answers the same, within rounding."""
+    """Write a run whose weights W + (α/r) B A replace W, A and B; its outputs are the same within rounding."""
     recipe = _recipe(run, out)
     if recipe.model.adapters is None:
         raise RunError(f"{run} has no adapters (model.adapters) to merge; use it as it is")
     loaded = Run.load(run, device="cpu")
     parameters = parameter_count(loaded.model)
-    _write(
-        run,
-        out,
-        loaded.recipe,
-        parameters_of(loaded.model),
-        {"parameters": parameters, "merged_from": str(run.resolve())},
-    )
+    config = {"parameters": parameters, "merged_from": str(run.resolve())}
+    _write(run, out, loaded.recipe, parameters_of(loaded.model), config)
     write_model_card(out, loaded.recipe, parameters)
 
 
 def average_run(run: Path, out: Path, count: int) -> list[int]:
-    """Write `out`: the run with the mean of its newest `count` checkpoints as weights; the steps of these."""
+    """Write a run with the mean of the newest `count` checkpoints as weights; return their steps."""
     recipe = _recipe(run, out)
     if count < 2:
         raise ValueError(f"--count {count}: a mean is of two checkpoints or more")
@@ -58,7 +53,7 @@ def average_run(run: Path, out: Path, count: int) -> list[int]:
     training = recipe.training
     checkpoints = Checkpoints(run, training.keep)
     newest = max(training.keep, training.averaging.count if training.averaging.kind == "checkpoints" else 0)
-    kept = checkpoints.steps()[-newest:]  # without the best one, which is kept however old it is
+    kept = checkpoints.steps()[-newest:]  # without the best one, which may be old
     steps = [step for step in kept if checkpoints.usable(step)][-count:]
     if len(steps) < 2:
         raise RunError(
@@ -87,7 +82,7 @@ def _recipe(run: Path, out: Path) -> Recipe:
 
 
 def _write(run: Path, out: Path, recipe: Recipe, weights: dict[str, Tensor], config: Mapping[str, Any]) -> None:
-    """The folder of another run with this recipe and these weights."""
+    """Write the folder of a run with this recipe and these weights."""
     kept = {key: value for key, value in read_config(run).items() if key not in ("format", "sightline")}
     with atomic_folder(out) as folder:
         save_recipe(recipe, folder / "recipe.yaml")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -67,30 +69,26 @@ def distill(
       sightline distill runs/big multi30k/lstm-dot --beam 8 --choose chrf --mix 1 --out runs/small
       sightline distill runs/big multi30k/lstm-dot data.swap=true --out runs/small --resume
     """
-    from sightline.augment.backtranslation import Limits, describe_counts
-    from sightline.augment.distillation import Distilling
+    from sightline.augment.distillation import DistillationConfig
     from sightline.augment.distillation import distill as write_distilled
+    from sightline.augment.translator import Limits, describe_counts
     from sightline.cli.train import run_training
     from sightline.progress import shown
     from sightline.training.resolve import open_recipe
-    from sightline.training.world import Interrupted
 
     if choose not in (None, "bleu", "chrf"):
         raise ValueError(f"--choose {choose}: there is no such choice; use bleu or chrf")
     use_threads(threads)
     of_teacher = [word.removeprefix(_TEACHER) for word in overrides or () if word.startswith(_TEACHER)]
     loaded, _ = open_recipe(recipe, [word for word in overrides or () if not word.startswith(_TEACHER)])
-    how = Distilling(beam, choose, Limits(max_tokens, max_ratio), mix)  # type: ignore[arg-type]
+    config = DistillationConfig(beam, choose, Limits(max_tokens, max_ratio), mix)  # type: ignore[arg-type]
     model, _ = change_run(load_runs(teacher, others, ensemble_mean, device, precision), of_teacher)
-    try:
+    with _resumable():
         with shown() as progress:
-            student, counts = write_distilled(model, loaded, out, how, resume=resume, progress=progress)
+            student, counts = write_distilled(model, loaded, out, config, resume=resume, progress=progress)
         print(f"distilled text in {out}: {describe_counts(counts)}", file=sys.stderr)
         del model  # the student needs the memory
         run_training(student, out, resume=resume)
-    except (Interrupted, KeyboardInterrupt):
-        print("interrupted; finished parts are kept: continue with the same command and --resume", file=sys.stderr)
-        raise typer.Exit(code=130) from None
     print(f"done: {out}", file=sys.stderr)
 
 
@@ -131,8 +129,8 @@ def backtranslate(
       sightline backtranslate runs/en-de news.en --sample --seed 7 --out back.tsv
       sightline backtranslate runs/en-de news.en --beam 5 --out back.tsv.gz --resume
     """
-    from sightline.augment.backtranslation import Limits, describe_counts
     from sightline.augment.backtranslation import backtranslate as write_pairs
+    from sightline.augment.translator import Limits, describe_counts
     from sightline.progress import shown
 
     use_threads(threads)
@@ -140,19 +138,26 @@ def backtranslate(
     plain = [] if beam is None else ["decoding.groups=1", "decoding.mbr=null"]
     words = [*plain, *(overrides or ()), *decoding_flags(beam=beam, seed=seed)]
     loaded, _ = change_run(loaded, words, sample=sample)
-    options = loaded.recipe.decoding
-    limits = Limits(max_tokens, max_ratio)
-    try:
-        with shown() as progress:
-            counts = write_pairs(
-                loaded, monolingual, out, options, limits=limits, tag=tag, resume=resume, progress=progress
-            )
-    except KeyboardInterrupt:
-        print("interrupted; finished parts are kept: continue with the same command and --resume", file=sys.stderr)
-        raise typer.Exit(code=130) from None
+    options, limits = loaded.recipe.decoding, Limits(max_tokens, max_ratio)
+    with _resumable(), shown() as progress:
+        counts = write_pairs(
+            loaded, monolingual, out, options, limits=limits, tag=tag, resume=resume, progress=progress
+        )
     print(f"done: {out}: {describe_counts(counts)}", file=sys.stderr)
     print(
         f"learn from it with, under data.train: {{kind: tsv, file: {out.resolve()}, weight: 1.0}} "
         f"(and columns: [2, 1] where data.swap is true)",
         file=sys.stderr,
     )
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """On an interruption, print how to resume and exit with code 130."""
+    from sightline.training.world import Interrupted
+
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt):
+        print("interrupted; finished parts are kept: continue with the same command and --resume", file=sys.stderr)
+        raise typer.Exit(code=130) from None

@@ -33,7 +33,7 @@ def compare(
         Path | None, typer.Option(metavar="FILE", help="Reference lines; for language models, the text.")
     ] = None,
     baseline: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Compare the others with this run; default: the first.")
+        str | None, typer.Option(metavar="RUN", help="Compare the other runs with this one; default: the first.")
     ] = None,
     metrics: Metrics = None,
     beam: Annotated[
@@ -69,24 +69,18 @@ def compare(
       sightline compare runs/a runs/b runs/a+runs/b evaluation.lowercase=true --beam 1
       sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json
     """
-    from sightline.files import check_writable
-    from sightline.plots.figures import check_figure
     from sightline.progress import shown
 
     runs, overrides = split_overrides(words or [])
     if saved is not None:
-        asked = {"runs": runs or None, "--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
+        test = {"--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
         how = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
-        _check_unasked(saved, {**asked, **how, **{getattr(word, "flag", word): word for word in overrides}})
+        changes = {getattr(word, "flag", word): word for word in overrides}
+        _refuse_with_saved(saved, {"runs": runs or None, **test, **how, **changes})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
-    for path in filter(None, files.values()):
-        check_writable(path)
-    read = {"--source": source, "--reference": reference, "--saved": saved}
-    check_files({f"--{form}": path for form, path in files.items()}, read)
-    if figure is not None:
-        check_figure(figure)
+    _check_outputs(files, {"--source": source, "--reference": reference, "--saved": saved})
     with shown() as progress:  # before what takes seconds to import
         from sightline.comparison import print_comparison, read_comparison
         from sightline.comparison.export import Export
@@ -97,67 +91,79 @@ def compare(
         else:
             from sightline.comparison import compare as compare_runs
 
-            given = _with_runs_of_sweeps([Path(run) for run in runs])
-            evaluation, decoding = _settings(overrides)
-            if metrics is not None:
-                evaluation["metrics"] = [name.strip() for name in metrics.split(",")]
+            folders = _expand_sweeps([Path(run) for run in runs])
+            own = folders and (source is not None or reference is not None)
             comparison = compare_runs(
-                given,
-                on=_own_test_set(given[0], source, reference) if given and (source or reference) else on,
+                folders,
+                on=_own_test_set(folders[0], source, reference) if own else on,
                 baseline=baseline,
-                **evaluation,
-                decoding=decoding,
                 beam=beam,
                 ensemble_mean=ensemble_mean,  # type: ignore[arg-type]
                 device=device,
                 progress=progress,
+                **_settings(overrides, metrics),
             )
         export = Export(comparison if texts else comparison.without_texts())
-        for number, (form, place) in enumerate(files.items()):
-            if place is not None:
-                progress(f"writing {place.name}", number, len(files))
-                export.write(form, place)
+        for number, (form, path) in enumerate(files.items()):
+            if path is not None:
+                progress(f"writing {path.name}", number, len(files))
+                export.write(form, path)
     print_comparison(comparison)
     for path in export.written:
         print(f"wrote {path}", file=sys.stderr)
     export.finish()
 
 
-def _check_unasked(saved: Path, asked: dict[str, object]) -> None:
-    """Refuse what could be asked of runs alone."""
-    if idle := [name for name, value in asked.items() if value is not None]:
-        raise ValueError(f"--saved {saved} was compared already, so {', '.join(idle)} can change nothing; leave it out")
+def _refuse_with_saved(saved: Path, options: dict[str, object]) -> None:
+    """Refuse options that only change how runs are compared."""
+    if unused := [name for name, value in options.items() if value is not None]:
+        raise ValueError(
+            f"--saved {saved} was compared already, so {', '.join(unused)} can change nothing; leave it out"
+        )
 
 
-def _settings(overrides: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Overrides of `evaluation` by their keys, and those of `decoding`, which change each run's recipe."""
+def _check_outputs(files: dict[str, Path | None], inputs: dict[str, Path | None]) -> None:
+    """Refuse, before any decoding, output files that could not be written or would replace an input."""
+    from sightline.files import check_writable
+    from sightline.plots.figures import check_figure
+
+    for path in filter(None, files.values()):
+        check_writable(path)
+    check_files({f"--{form}": path for form, path in files.items()}, inputs)
+    if (figure := files["figure"]) is not None:
+        check_figure(figure)
+
+
+def _settings(overrides: Sequence[str], metrics: str | None) -> dict[str, Any]:
+    """The arguments of `comparison.compare` that overrides and --metrics set."""
     from sightline.recipe.overrides import key_of
     from sightline.recipe.yaml import read_yaml
 
     known = ("metrics", "lowercase", "bleu_tokenize", "chrf_word_order")
-    evaluation: dict[str, Any] = {}
-    decoding = []
+    settings: dict[str, Any] = {"decoding": []}
     for word in overrides:
         section, *key = key_of(word)
         if section == "decoding":
-            decoding.append(word)
+            settings["decoding"].append(word)
         elif section == "evaluation" and len(key) == 1 and key[0] in known:
-            evaluation[key[0]] = read_yaml(word.partition("=")[2], word, at=word).value
+            settings[key[0]] = read_yaml(word.partition("=")[2], word, at=word).value
         else:
             keys = ", ".join(f"evaluation.{each}" for each in known)
             raise ValueError(f"override {word!r}: a comparison can change decoding.*, {keys}")
-    return evaluation, decoding
+    if metrics is not None:
+        settings["metrics"] = [name.strip() for name in metrics.split(",")]
+    return settings
 
 
-def _with_runs_of_sweeps(runs: Sequence[Path]) -> list[Path]:
-    """The runs, with all that have a model in place of a sweep."""
+def _expand_sweeps(runs: Sequence[Path]) -> list[Path]:
+    """Replace the folder of a sweep by its runs that have a model."""
     from sightline.sweeps.plan import is_sweep, trained_runs
 
     return [each for run in runs for each in (trained_runs(run) if is_sweep(run) else [run])]
 
 
 def _own_test_set(run: Path, source: Path | None, reference: Path | None) -> TestSet:
-    """The files given, read as the task of the runs wants it."""
+    """Read --source and --reference for the task of a run."""
     from sightline.comparison.systems import folders_of
     from sightline.evaluation.test_set import from_files
     from sightline.recipe.loading import load_recipe
@@ -206,6 +212,6 @@ def baseline(
     tests = [on] if on is not None else list(loaded.data.tests) or ["validation"]
     for report in write_baseline(kind, loaded, tests, folder, count=count):  # type: ignore[arg-type]
         print(f"{report.on}: {plural(report.sentences, 'text')}, {folder.name}")
-        for found in report.scores:
-            print(f"  {found}  {found.signature}")
+        for score in report.scores:
+            print(f"  {score}  {score.signature}")
     print(f"wrote {folder}", file=sys.stderr)
