@@ -233,4 +233,4 @@ def test_loss_and_metric_are_drawn_over_what_was_logged(seeded: ComparisonResult
     drawn = draw(without(seeded, *missing), "svg", parts=("curves",)).decode()  # each label is a comment
     for label, key in labels.items():
         assert (f"<!-- {label} -->" in drawn) == (key not in missing and "loss" not in missing)
-    assert ("no validation was written down" in drawn) == ("loss" in missing)
+    assert ("no validation in metrics.jsonl" in drawn) == ("loss" in missing)

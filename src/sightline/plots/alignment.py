@@ -1,4 +1,4 @@
-"""An alignment as a picture: a heat map with the tokens along its sides, labels in any script there are fonts for."""
+"""Figures of alignments and attributions: heat maps with tokens along their sides."""
 
 from __future__ import annotations
 
@@ -10,18 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from sightline.plots.figures import (
-    INK,
-    LARGEST,
-    breadth,
-    check_can_draw,
-    check_figure,
-    drawing,
-    new_figure,
-    new_picture,
-    shortened,
-    write_figure,
-)
+from sightline.plots.figures import INK, LARGEST, breadth, new_picture, shortened
 from sightline.plots.matrices import (
     NUMBERED_CELLS,
     PALE_TO_DEEP,
@@ -42,14 +31,14 @@ if TYPE_CHECKING:
     from sightline.inspection.attribution import Attribution
 
 
-_NUMBERED_FROM = 0.05
-_UPRIGHT = 4  # labels wider than this are turned
+_SMALLEST_WRITTEN = 0.05
+_UPRIGHT, _UPRIGHT_ATTRIBUTED = 4, 3  # wider labels are rotated
 _LONGEST_LABEL = 28
+_GAP = 0.45  # inches between the two grids of an attribution
 
 
 def draw_alignment(alignment: Alignment, path: Path | None = None, *, title: str | None = None) -> Figure:
-    """The picture as a figure, also written to `path` if one is given; its suffix (.png, .svg, .pdf) is the format."""
-    check_can_draw() if path is None else check_figure(path)
+    """Draw an alignment; also write it to `path` (.png, .svg or .pdf) if there is one."""
     sources, targets = (
         [shortened(visible(token), _LONGEST_LABEL) for token in side] for side in (alignment.source, alignment.target)
     )
@@ -60,9 +49,8 @@ def draw_alignment(alignment: Alignment, path: Path | None = None, *, title: str
     size = min(cell * len(sources) + 2.2, LARGEST), min(cell * len(targets) + 1.6, LARGEST)
     weights = alignment.weights
     peak = max(1.0, float(abs(weights).max()))
-    negative = float(weights.min()) < 0  # as linear attention has them
-    with drawing():
-        figure = new_figure(facecolor="white", figsize=size)
+    negative = float(weights.min()) < 0  # possible with linear attention
+    with new_picture(path, figsize=size) as figure:
         axes = figure.add_subplot()
         colours, low = (RED_TO_BLUE, -peak) if negative else (PALE_TO_DEEP, 0.0)
         image = coloured_cells(axes, weights, colours, low, peak, square=True)
@@ -77,23 +65,15 @@ def draw_alignment(alignment: Alignment, path: Path | None = None, *, title: str
         colour_bar(figure, image, axes.inset_axes((1.0 + across, 0.0, across, 1.0)), "attention")
         if title:
             axes.set_title(title, fontsize=11, color=INK, pad=30 if widest <= _UPRIGHT else 14, loc="left")
-        if path is not None:
-            write_figure(figure, path)
     return figure
 
 
 def _percent(weight: float) -> str:
-    """Nothing for what does not matter."""
-    return str(round(weight * 100)) if abs(weight) >= _NUMBERED_FROM else ""
-
-
-_LONGEST_LABEL = 28
-_UPRIGHT_ATTRIBUTED = 3  # labels wider than this are turned
-_BETWEEN = 0.45  # inches between the two grids
+    return str(round(weight * 100)) if abs(weight) >= _SMALLEST_WRITTEN else ""
 
 
 def draw_attribution(attribution: Attribution, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw an attribution to a .png, .svg or .pdf file."""
     grids = [
         (name, [_label(token) for token in tokens], values)
         for name, tokens, values in (
@@ -107,10 +87,9 @@ def draw_attribution(attribution: Attribution, path: Path, *, title: str | None 
     outputs = [_label(token) for token in attribution.outputs]
     cell = 0.42
     columns = sum(len(tokens) for _, tokens, _ in grids)
-    width = min(cell * columns + _BETWEEN * (len(grids) - 1), LARGEST)
+    width = min(cell * columns + _GAP * (len(grids) - 1), LARGEST)
     height = min(cell * len(outputs), LARGEST)
-    size = (width, height)  # of the grids: labels stand outside, and the margin makes room
-    with new_picture(path, dpi=150, figsize=size) as figure:
+    with new_picture(path, dpi=150, figsize=(width, height)) as figure:  # labels are in the margin
         _draw_grids(figure, grids, outputs, width)
         if title:
             wrapped = textwrap.fill(title, max(40, round(width * 11)))
@@ -122,7 +101,7 @@ def _draw_grids(
 ) -> None:
     peak = max(float(np.abs(values).max(initial=0.0)) for _, _, values in grids) or 1.0
     columns = sum(len(tokens) for _, tokens, _ in grids)
-    room = 1 - _BETWEEN / width * (len(grids) - 1)
+    room = 1 - _GAP / width * (len(grids) - 1)
     left, image = 0.0, None
     for number, (name, tokens, values) in enumerate(grids):
         share = room * len(tokens) / columns
@@ -134,15 +113,15 @@ def _draw_grids(
             axes.set_xlabel(name, fontsize=10, color=INK, labelpad=8)
         if values.size <= NUMBERED_CELLS:
             write_in_cells(axes, image, [[_written(float(value), peak) for value in row] for row in values], size=7)
-        left += share + _BETWEEN / width
+        left += share + _GAP / width
     assert image is not None
     place = figure.add_axes((1.0 + 0.2 / width, 0.0, 0.16 / width, 1.0))
     colour_bar(figure, image, place, "nats of log p: against | for", shares=False)
 
 
 def _written(value: float, peak: float) -> str:
-    """With as many digits as the least number that is written needs: a twentieth of the peak."""
-    if abs(value) < 0.05 * peak:
+    """Digits follow the smallest number that is written, a twentieth of the peak."""
+    if abs(value) < _SMALLEST_WRITTEN * peak:
         return ""
     digits = ".0f" if peak >= 100 else ".1f" if peak >= 2 else ".2g"
     return f"{value:{digits}}".replace("-", "−")

@@ -1,7 +1,6 @@
-"""A recorded beam search as a picture: steps across, hypotheses of a step downwards, the best output in bold.
+"""Figure of a recorded beam search: steps from left to right, hypotheses of a step below each other.
 
-A long search goes on below, in bands of a dozen steps. What a picture has no room for at its end is left out, and it
-says so.
+A long search wraps into bands of a dozen steps; if these do not fit, the last steps are left out, with a note.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _DEEP, _MIDDLE, _PALE, _GREY = "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
 _ACROSS, _DOWN = 1.25, 0.36  # inches of a step and of a hypothesis
 _BAND = 12  # most steps across
 _LONGEST_LABEL = 11
-_BOX: dict[str, dict[str, Any]] = {  # shape and colour both tell what became of it
+_BOX: dict[str, dict[str, Any]] = {  # fate by shape and colour
     "best": {"boxstyle": "round,pad=0.3", "facecolor": _DEEP, "edgecolor": _DEEP, "linewidth": 1.6},
     "finished": {"boxstyle": "round,pad=0.3", "facecolor": _PALE, "edgecolor": _DEEP, "linewidth": 1.6},
     "continued": {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _MIDDLE, "linewidth": 1.0},
@@ -42,15 +41,14 @@ _MEANING = {
 
 @dataclass(frozen=True)
 class _Bands:
-    """Where hypotheses stand: so many steps across in each band, and how far below one the next begins."""
+    """Positions of hypotheses when the steps wrap into bands."""
 
     steps: int
-    across: int
-    pitch: float
+    across: int  # steps of a band
+    pitch: float  # rows from one band to the next
 
     @classmethod
     def of(cls, steps: int, rows: int) -> _Bands:
-        """As many steps as there is room for, in bands of one width."""
         pitch = rows + 1.5
         bands = min(ceil(steps / _BAND), max(1, int(LARGEST / (_DOWN * pitch))))
         steps = min(steps, bands * _BAND)
@@ -64,7 +62,7 @@ class _Bands:
         return step % self.across, step // self.across * self.pitch + row
 
     def lines(self, before: tuple[int, int], here: tuple[int, int]) -> list[list[tuple[float, float]]]:
-        """From a step and row to those of the next: from band to band, half of it leaves one, half enters the other."""
+        """A line to the next step; between bands, one half leaves a band and the other enters the next."""
         if here[0] % self.across:
             return [[self.at(*before), self.at(*here)]]
         (x, y), (next_x, next_y) = self.at(*before), self.at(*here)
@@ -73,7 +71,7 @@ class _Bands:
 
 
 def draw_beam(record: BeamRecord, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw a beam search to a .png, .svg or .pdf file."""
     nodes = record.nodes
     if not nodes:
         raise ValueError(f"there is nothing to draw in {path.name}: the record has no hypotheses")
@@ -98,7 +96,7 @@ def _left_out(steps: int, drawn: int) -> str | None:
 
 
 def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], bands: _Bands) -> None:
-    """Boxes with token and score, and lines to what they continue."""
+    """Draw boxes with token and score, and lines to their parents."""
     best = record.best()
     places: dict[int, tuple[int, int]] = {}
     filled: dict[int, int] = {}
@@ -127,7 +125,7 @@ def _kind(node: Node, best: set[int]) -> str:
 
 
 def _legend(axes: Axes, left_out: str | None) -> None:
-    """What the boxes mean, one after the other below the picture, what the number is, and what is not drawn."""
+    """Draw the legend below the figure."""
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 
     parts: list[Artist] = [

@@ -1,4 +1,4 @@
-"""Figures of a comparison: learning curves, and quality against cost."""
+"""Figure of a comparison: learning curves, and quality against cost."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 Point = tuple[float, float]
 
-# Okabe & Ito (2008), distinguishable with colour blindness; without black, which is invisible on dark backgrounds.
+# Okabe & Ito (2008), distinguishable with colour blindness; without black, for dark backgrounds.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1")
 _LINE_STYLES = ("-", "--", ":", "-.")  # for more systems than colours
 _MARKERS = ("o", "s", "^", "D")
 _OFFSET = 9.0  # points (1/72 inch) between systems that cost the same
-_MAX_DISTANCE = 0.6  # of the height of an axis: levels farther above or below are not drawn
+_MAX_DISTANCE = 0.6  # of the height of an axis: baselines farther away are not drawn
 _LEGEND_COLUMNS = 4
 _LONGEST_NAME = 40
 
@@ -53,7 +53,7 @@ DARK = Theme(background="#161b22", ink="#d8dee6", grid="#30363d")
 
 
 def write_figure(comparison: ComparisonResult, path: Path) -> None:
-    """Learning curves above, quality against cost below; the suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw learning curves and quality against cost to a .png, .svg or .pdf file."""
     check_figure(path)
     write_atomically(path, draw(comparison, path.suffix.lower()[1:]))
 
@@ -61,7 +61,7 @@ def write_figure(comparison: ComparisonResult, path: Path) -> None:
 def draw(
     comparison: ComparisonResult, form: str, *, parts: Sequence[str] = ("curves", "costs"), theme: Theme = LIGHT
 ) -> bytes:
-    """The figure as the content of a file."""
+    """The bytes of the figure's file."""
     drawers: dict[str, Callable[[ComparisonResult, Any], None]] = {"curves": _draw_curves, "costs": _draw_costs}
     heights = {"curves": 2.9 * max(1, len(_shown_values(comparison))) + 0.4, "costs": 3.6}
     style = {"font.size": 9, "axes.facecolor": theme.background, "figure.facecolor": theme.background}
@@ -82,23 +82,21 @@ def draw(
 def _draw_curves(comparison: ComparisonResult, place: SubFigure) -> None:
     """Rows: validation loss, and the metric if it was logged. Columns: steps, tokens, FLOPs, time."""
     values = _shown_values(comparison)
-    axes_of = [
-        each for each in _progressions(comparison) if any(_lines(s, each[0], "loss") for s in comparison.systems)
-    ]
+    scales = [each for each in _progressions(comparison) if any(_lines(s, each[0], "loss") for s in comparison.systems)]
     place.suptitle("Learning curves (validation)", fontsize=11, x=0.01, ha="left")
-    if not axes_of or not values:
-        place.text(0.5, 0.5, "no validation was written down in metrics.jsonl", ha="center")
+    if not scales or not values:
+        place.text(0.5, 0.5, "no validation in metrics.jsonl", ha="center")
         return
-    grid = place.subplots(len(values), len(axes_of), squeeze=False, sharey="row")
+    grid = place.subplots(len(values), len(scales), squeeze=False, sharey="row")
     for row, (value, title) in zip(grid, values, strict=True):
-        for axes, (key, label, scale) in zip(row, axes_of, strict=True):
+        for axes, (key, label, scale) in zip(row, scales, strict=True):
             _draw_lines(axes, comparison, key, value, scale)
             axes.set_xlabel(label)
         row[0].set_ylabel(title)
 
 
 def _draw_lines(axes: Axes, comparison: ComparisonResult, key: str, value: str, scale: float) -> None:
-    """A colour for each system: its seeds as thin lines, their mean as a bold one."""
+    """Draw each system in its colour: seeds as thin lines, their mean as a bold one."""
     absent: list[str] = []
     for number, system in enumerate(comparison.systems):
         if not system.has_model or system.ensemble:  # ensembles have no learning curve
@@ -122,19 +120,19 @@ def _draw_lines(axes: Axes, comparison: ComparisonResult, key: str, value: str, 
 
 
 def _draw_line(axes: Axes, points: Sequence[Point], **style: Any) -> None:
-    """A line, or a marker if it has a single point."""
+    """Draw a line, or a marker for a single point."""
     marker = {"marker": "o", "markersize": 2 + style["linewidth"]} if len(points) == 1 else {}
     axes.plot(*zip(*points, strict=True), **style, **marker)
 
 
 def _lines(system: SystemResult, key: str, value: str) -> list[list[Point]]:
-    """The points (progress, value) of each run that logged both."""
+    """Points (progress, value) of each run that logged both."""
     lines = [[(each[key], each[value]) for each in _both(run.validations, key, value)] for run in system.runs]
     return [line for line in lines if line]
 
 
 def mean_line(system: SystemResult, key: str, value: str) -> list[Point]:
-    """The mean over the seeds, at the steps where all of them were validated."""
+    """The mean over the seeds, at the steps at which all were validated."""
     runs = [{each["step"]: each for each in _both(run.validations, key, value)} for run in system.runs]
     steps = sorted(set.intersection(*(set(run) for run in runs)))
     return [(fmean(run[step][key] for run in runs), fmean(run[step][value] for run in runs)) for step in steps]
@@ -147,7 +145,7 @@ def _both(validations: Sequence[Validation], key: str, value: str) -> list[Valid
 
 
 def _progressions(comparison: ComparisonResult) -> list[tuple[str, str, float]]:
-    """The horizontal axes: key, label, unit."""
+    """Key, label and unit of the horizontal axes."""
     longest = max((system.cost.seconds or 0.0 for system in comparison.systems), default=0.0)
     unit, size = ("hours", 3600.0) if longest > 7200 else ("minutes", 60.0) if longest > 120 else ("seconds", 1.0)
     return [
@@ -168,10 +166,10 @@ def _shown_values(comparison: ComparisonResult) -> list[tuple[str, str]]:
 
 
 def _loss_label(comparison: ComparisonResult) -> str:
-    """The label says so if losses do not compare, because tokenizers differ."""
+    """Label the loss; losses of different tokenizers do not compare."""
     keys = [each.key for each in comparison.differences if each.key.startswith("tokenizer.")]
-    alike = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(keys)  # which apply in training only
-    return "loss (nats a token)" if alike else "loss (nats a token;\ntokenizers differ, so do these)"
+    same = {"tokenizer.dropout", "tokenizer.variants"}.issuperset(keys)  # these apply in training only
+    return "loss (nats a token)" if same else "loss (nats a token;\ntokenizers differ, so do these)"
 
 
 # --- quality against cost ----------------------------------------------------------------------------------------
@@ -188,7 +186,7 @@ def _draw_costs(comparison: ComparisonResult, place: SubFigure) -> None:
     title = f"{METRICS[metric].name} on {comparison.test.name} against cost"
     place.suptitle(title, fontsize=11, x=0.01, ha="left", parse_math=False)
     if not known:  # n-gram models have no parameters and take no FLOPs
-        place.text(0.5, 0.5, "no cost was written down", ha="center")
+        place.text(0.5, 0.5, "no cost was recorded", ha="center")
         return
     row = place.subplots(1, len(known), squeeze=False, sharey=True)[0]
     for axes, (label, values) in zip(row, known, strict=True):
@@ -199,7 +197,7 @@ def _draw_costs(comparison: ComparisonResult, place: SubFigure) -> None:
 
 
 def _draw_points(axes: Axes, comparison: ComparisonResult, metric: MetricName, costs: Sequence[float | None]) -> None:
-    """A point for each system with its 95% interval; its runs as short strokes."""
+    """Draw a point with its 95% interval for each system, and its runs as short strokes."""
     from matplotlib.transforms import ScaledTranslation
 
     offsets = _offsets(costs)
@@ -211,7 +209,7 @@ def _draw_points(axes: Axes, comparison: ComparisonResult, metric: MetricName, c
         style: dict[str, Any] = {"color": colour, "transform": axes.transData + move}
         # a bootstrap interval need not contain the value, and rounding may put the value outside
         reach = [[max(0.0, quality.value - quality.low)], [max(0.0, quality.high - quality.value)]]
-        axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # moved points do not count by themselves
+        axes.update_datalim([(cost, quality.low), (cost, quality.high)])  # shifted points are ignored
         axes.errorbar([cost], [quality.value], yerr=reach, fmt=_marker(number), markersize=7, capsize=3, **style)
         if len(system.runs) > 1:
             values = [run.scores[metric].value for run in system.runs]
@@ -233,7 +231,7 @@ def _draw_points(axes: Axes, comparison: ComparisonResult, metric: MetricName, c
 
 
 def _draw_levels(axes: Axes, comparison: ComparisonResult, metric: MetricName) -> None:
-    """Draw baselines without a model as horizontal lines; name those that are far from all points instead."""
+    """Draw baselines without a model as horizontal lines, or name those far from all points."""
     low, high = axes.get_ylim()
     far: list[str] = []
     for number, system in enumerate(comparison.systems):
@@ -249,7 +247,7 @@ def _draw_levels(axes: Axes, comparison: ComparisonResult, metric: MetricName) -
 
 
 def _label_powers(axes: Axes) -> None:
-    """Label the ticks of a logarithmic axis 2·10⁷, without a formula; at most three in a decade, so none overlap."""
+    """Label at most three ticks of a decade, as 2·10⁷."""
     from matplotlib.ticker import LogFormatter
 
     class Powers(LogFormatter):
@@ -270,7 +268,7 @@ def _margin(points: float, axes: Axes) -> float:
 
 
 def _offsets(costs: Sequence[float | None]) -> list[float]:
-    """By how many points each system is moved sideways, where several cost nearly the same."""
+    """Horizontal shifts in points that separate systems of nearly equal cost."""
     logs = {number: math.log(cost) for number, cost in enumerate(costs) if cost}
     order = sorted(logs, key=lambda number: logs[number])
     near = 0.03 * max(logs[order[-1]] - logs[order[0]], 0.05)
@@ -327,6 +325,6 @@ def _seeds(system: SystemResult) -> str:
 
 
 def _short(name: str) -> str:
-    """Cut in the middle: names of ensembles often begin alike, and names of runs in a sweep end alike."""
+    """Cut the middle: names of ensembles often share their beginning, names in a sweep their end."""
     half = _LONGEST_NAME // 2
     return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"

@@ -1,11 +1,10 @@
-"""A confusion as a picture (PNG, SVG) and as tables for a terminal: rows are right labels, columns predicted ones.
+"""Confusion matrices as figures and as tables for a terminal: rows are true labels, columns predicted ones.
 
-Colours and percentages are shares of a row, so that a rare label's errors are as visible as a frequent one's.
+Colours and percentages are shares of a row, so that errors of rare labels are as visible as those of frequent ones.
 """
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from sightline.plots.figures import INK, LARGEST, new_picture
+from sightline.plots.figures import INK, LARGEST, new_picture, shortened
 from sightline.plots.matrices import (
     PALE_TO_DEEP,
     colour_bar,
@@ -29,27 +28,26 @@ from sightline.plots.matrices import (
     set_cells_apart,
     write_in_cells,
 )
-from sightline.plots.terminal import cut_to_cells
+from sightline.plots.terminal import plain_text
 from sightline.terminal import visible
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
-_NUMBERED_LABELS = 40  # more than this and the numbers would be dust
-_EVERY_ZERO_LABELS = 6  # up to here an empty cell says 0; further on it stays empty, so that errors stand out
-_LINE = 26  # letters in a line of a label
-_LINES = 4
+_NUMBERED_LABELS = 40  # the numbers of more labels would be too small
+_EVERY_ZERO_LABELS = 6  # with more labels, zeros are left out to make errors visible
+_LINE, _LINES = 26, 4  # most characters and lines of a label
 _LONGEST_IN_TERMINAL = 24
 
 
 class Confused(Protocol):
-    """What is drawn here; `sightline.evaluation.confusion.Confusion` is one (evaluation and inspection do not meet)."""
+    """What is drawn, such as `sightline.evaluation.labels.Confusion`, which may not be imported here."""
 
     @property
     def labels(self) -> tuple[str, ...]: ...
     @property
-    def counts(self) -> NDArray[np.int64]: ...  # (C, C), rows = right, columns = predicted
+    def counts(self) -> NDArray[np.int64]: ...  # (C, C): true, predicted
     @property
     def support(self) -> NDArray[np.int64]: ...  # (C,)
     @property
@@ -64,11 +62,11 @@ class Confused(Protocol):
 
 
 def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw a confusion matrix to a .png, .svg or .pdf file."""
     if not confusion.labels:
         raise ValueError(f"there is nothing to draw in {path.name}: the confusion has no labels")
     cell = _cell_size(len(confusion.labels))
-    side = cell * len(confusion.labels)  # labels stand outside; the margin makes room
+    side = cell * len(confusion.labels)  # labels are in the margin
     style = {"axes.labelcolor": INK, "axes.titlecolor": INK}
     with new_picture(path, style, figsize=(side, side)) as figure:
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
@@ -83,7 +81,7 @@ def draw_confusion(confusion: Confused, path: Path, *, title: str | None = None)
 
 
 def _cell_size(labels: int) -> float:
-    """Inches: large where there are few, so that the labels do not dwarf the cells."""
+    """Inches of a cell: larger for few labels."""
     if labels <= 4:
         return 1.15
     if labels <= 10:
@@ -96,7 +94,7 @@ def _heat_map(axes: Axes, shares: NDArray[np.float64]) -> AxesImage:
 
     image = coloured_cells(axes, shares, PALE_TO_DEEP, 0.0, 1.0, square=True)
     set_cells_apart(axes, *shares.shape, by=1.4 if len(shares) <= _NUMBERED_LABELS else 0.5)
-    for place in range(len(shares)):  # what is right has a frame: colour alone does not say it
+    for place in range(len(shares)):  # frame the diagonal
         axes.add_patch(
             Rectangle((place - 0.47, place - 0.47), 0.94, 0.94, fill=False, edgecolor=INK, linewidth=1.1, zorder=3)
         )
@@ -111,8 +109,8 @@ def _label(axes: Axes, confusion: Confused, cell: float) -> None:
     widest = max(cell_len(line) for name in names for line in name.splitlines())
     tallest = max(len(name.splitlines()) for name in names)
     turned: dict[str, Any] = {}
-    if widest * size * 0.0088 > cell:  # inches a letter of this size takes, near enough
-        # Turned by 45° the lines of neighbours are √½ cells apart, which is room for two
+    if widest * size * 0.0088 > cell:  # approximate inches of a letter
+        # at 45° neighbouring labels are √½ cells apart, room for two lines
         angle = 45 if tallest <= 2 and cell > 0.5 else 90
         turned = {"rotation": angle, "ha": "left", "va": "center" if angle == 90 else "baseline"}
         turned["rotation_mode"] = "anchor"
@@ -126,7 +124,7 @@ def _label(axes: Axes, confusion: Confused, cell: float) -> None:
 
 
 def _number(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], image: AxesImage) -> None:
-    """Counts, and the share of the row below them, in a colour that can be read on their cell."""
+    """Write counts and shares of the row into the cells."""
     size = 11 if len(counts) <= 4 else 9.5 if len(counts) <= 10 else 7.5
     few = len(counts) <= _EVERY_ZERO_LABELS
     texts = [
@@ -137,7 +135,7 @@ def _number(axes: Axes, counts: NDArray[np.int64], shares: NDArray[np.float64], 
 
 
 def _wrapped(label: str, lines: int) -> str:
-    """The label in up to so many lines; what is longer still loses its middle, since ends tell labels apart."""
+    """Wrap a label into lines; cut the middle of longer ones, since labels often differ at their ends."""
     room = _LINE * lines
     if len(label) > room:
         label = label[: room // 2 - 1] + "…" + label[len(label) - room // 2 + lines :]
@@ -145,7 +143,7 @@ def _wrapped(label: str, lines: int) -> str:
 
 
 def percentage(share: float) -> str:
-    """`12%`; a share that is not all and not nothing never reads 100% or 0%."""
+    """`12%`; 100% and 0% only for exact shares."""
     if 0 < share < 0.01:
         return "<1%"
     return ">99%" if 0.99 < share < 1 else f"{100 * share:.0f}%"
@@ -156,12 +154,12 @@ def percentage(share: float) -> str:
 
 @dataclass(frozen=True)
 class TerminalConfusion:
-    """Prints itself as wide as the console it meets: counts, in several blocks if need be, then each label's scores."""
+    """Counts, in blocks that fit the console, then the scores of each label."""
 
     confusion: Confused
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = [cut_to_cells(visible(label), _LONGEST_IN_TERMINAL) for label in self.confusion.labels]
+        names = [shortened(visible(label), _LONGEST_IN_TERMINAL) for label in self.confusion.labels]
         numbered = [f"{number} {name}" for number, name in enumerate(names, start=1)]
         margin = max(map(cell_len, [*numbered, "right ↓ predicted →"]), default=0) + 2
         for start, stop, across in _blocks(names, self.confusion.counts, options.max_width - margin):
@@ -190,24 +188,23 @@ class TerminalConfusion:
             table.add_column(heading, justify="right", no_wrap=True)
         table.add_column("most often taken for", no_wrap=True)
         room = width - max(map(cell_len, [*names, "label"])) - sum(map(len, ("precision", "recall", "   F1"))) - 10
-        room -= max(len("support"), len(str(self.confusion.support.max(initial=0))))  # numbers are never cut
+        room -= max(len("support"), len(str(self.confusion.support.max(initial=0))))
         scores = zip(self.confusion.precision, self.confusion.recall, self.confusion.f1, strict=True)
         for row, (name, several) in enumerate(zip(names, scores, strict=True)):
             written = [f"{each:.1f}" for each in several]
-            taken = Text(cut_to_cells(_taken_for(names, self.confusion.counts[row], row), max(room, 20)))
+            taken = Text(shortened(_taken_for(names, self.confusion.counts[row], row), max(room, 20)))
             table.add_row(Text(name), *written, str(self.confusion.support[row]), taken)
         return table
 
 
 def confusion_text(confusion: Confused, width: int = 100) -> str:
-    """The tables as plain text, without colours, for a file or a pipe."""
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None).print(TerminalConfusion(confusion))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    """The tables as plain text without colours."""
+    lines = plain_text(TerminalConfusion(confusion), width).splitlines()
+    return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
 def _blocks(names: Sequence[str], counts: NDArray[np.int64], room: int) -> Iterator[tuple[int, int, bool]]:
-    """Cut the columns into blocks that fit: (start, stop, headed by labels?), else they are headed by numbers."""
+    """Split the columns into blocks that fit: (start, stop, labels instead of numbers as heads)."""
     longest = len(str(counts.max(initial=0)))
     if sum(max(cell_len(name), longest) + 2 for name in names) <= room:
         yield 0, len(names), True
@@ -218,13 +215,12 @@ def _blocks(names: Sequence[str], counts: NDArray[np.int64], room: int) -> Itera
 
 
 def _taken_for(names: Sequence[str], counts: NDArray[np.int64], right: int) -> str:
-    """The two labels that most often stood in for this one: `12 × sport, 3 × news`."""
+    """The two labels most often predicted instead: `12 × sport, 3 × news`."""
     wrong = [(-int(count), column) for column, count in enumerate(counts) if count and column != right]
     return ", ".join(f"{-count} × {names[column]}" for count, column in sorted(wrong)[:2])
 
 
 def _style(right: bool, share: float) -> str:
-    """Right ones are bold, and wrong ones stand out by how often they happen."""
     if right:
         return "bold cyan"
     return "dim" if share == 0 else "yellow" if share >= 0.1 else ""

@@ -1,8 +1,7 @@
-"""How a training shared its tokens out among experts, as a picture: one band an expert, time from left to right.
+"""Figure of each expert's share of the tokens during training: one band per expert, time from left to right.
 
-Drawn from the train records of metrics.jsonl (training/loggers.py says what is in them). Pale grey is an even share,
-what an expert gets too much of is blue, what too little orange; the number at the right end is its last share. Below
-is the share of choices that were dropped because their expert was full.
+Drawn from the train records of metrics.jsonl. An even share is pale grey, a larger one blue, a smaller one orange; the
+last share is written on the right. Below is the share of choices dropped because their expert was full.
 """
 
 from __future__ import annotations
@@ -24,22 +23,15 @@ if TYPE_CHECKING:
 
 
 _GRID = "#d5dbe1"
-_LITTLE_TO_MUCH = (
-    "#8a4500",
-    "#e08214",
-    "#fdd9a8",
-    "#eef0f2",
-    "#b7d5ec",
-    "#3d8bc4",
-    "#0b3260",
-)  # distinct for colour-blind readers
-_NUMBERED = 32  # with more experts in a layer the numbers would touch
+# distinguishable with colour blindness
+_LITTLE_TO_MUCH = ("#8a4500", "#e08214", "#fdd9a8", "#eef0f2", "#b7d5ec", "#3d8bc4", "#0b3260")
+_NUMBERED = 32  # experts in a layer; the numbers of more would overlap
 _BAND, _LEAST, _MOST = 0.2, 0.9, 5.0  # inches of a band, and of a layer
 
 
 @dataclass(frozen=True)
 class ExpertShares:
-    """What the train records say: R of them."""
+    """The values of R train records."""
 
     steps: np.ndarray  # (R,)
     shares: dict[str, np.ndarray]  # by layer: (R, E), each row sums to one
@@ -47,7 +39,7 @@ class ExpertShares:
 
 
 def read_expert_shares(run: Path) -> ExpertShares:
-    """The shares written down in the metrics.jsonl of a run folder."""
+    """Read the shares from the metrics.jsonl of a run folder."""
     records = [record for record in read_metrics(run) if record.get("kind") == "train" and "experts" in record]
     if not records and not (run / "metrics.jsonl").is_file():
         raise ValueError(f"{run} has no metrics.jsonl, where a training writes the shares; give the folder of one")
@@ -65,7 +57,7 @@ def read_expert_shares(run: Path) -> ExpertShares:
 
 
 def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> None:
-    """Draw what a run wrote down into a file; its suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw the expert shares of a run to a .png, .svg or .pdf file."""
     recorded = read_expert_shares(run)
     heading = title or f"Share of each expert: {run.name}"
     style = {
@@ -97,13 +89,13 @@ def _times(shares: np.ndarray) -> np.ndarray:
 
 
 def _edges(steps: np.ndarray) -> np.ndarray:
-    """(R + 1,): each record stands for the steps since the one before it."""
+    """(R + 1,): each record covers the steps since the previous one."""
     first = steps[0] - (steps[1] - steps[0] if len(steps) > 1 else steps[0])
     return np.concatenate([[max(0, first)], steps])
 
 
 def _draw_layer(axes: Axes, layer: str, shares: np.ndarray, steps: np.ndarray, peak: float) -> QuadMesh:
-    """One band an expert, the first one on top."""
+    """Draw one band per expert, the first one on top."""
     from matplotlib.colors import TwoSlopeNorm
 
     count = shares.shape[1]
@@ -139,14 +131,14 @@ def _draw_dropped(axes: Axes, recorded: ExpertShares) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=1 if recorded.dropped.max() < 0.1 else 0))
     axes.set_title("dropped, all layers together", loc="left", fontsize=9)
-    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))  # there is no half a step
+    axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel("step")
     axes.grid(axis="y", color=_GRID, linewidth=0.7)
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def _colour_bar(figure: Figure, image: QuadMesh, rows: list[Axes], peak: float, *, more: bool) -> None:
-    """`more`: some shares are beyond its end."""
+    """`more`: some shares exceed the peak."""
     bar = figure.colorbar(image, ax=rows, fraction=0.03, pad=0.06, extend="max" if more else "neither", aspect=25)
     ticks = [0.0, 0.5, 1.0, *np.linspace(1.0, peak, 4)[1:]]
     bar.set_ticks(ticks, labels=["0", "½", "1 (even)", *(f"{tick:.2g}" for tick in ticks[3:])])

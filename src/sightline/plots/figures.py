@@ -1,7 +1,7 @@
-"""Figures and the files they become: what every figure has in common, whatever is drawn in it.
+"""Set-up shared by all figures: style, fonts, writing files, cutting labels.
 
-matplotlib's global state (pyplot) is never touched, and the same figure is the same file, byte for byte. Labels may be
-in any script: matplotlib takes each character from the first font family of a list that has it.
+matplotlib's global state (pyplot) is not used, and equal figures are equal files, byte for byte. Labels may be in any
+script: matplotlib draws each character with the first font family of a list that has it.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich.cells import cell_len  # East Asian characters are two columns wide, combining marks none
 
 from sightline.files import check_writable, write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Style = Mapping[str, Any]  # of matplotlib: its name for a setting → its value
+Style = Mapping[str, Any]  # matplotlib's rcParams
 FORMATS = (".png", ".svg", ".pdf")
 INK, GRID = "#1f2933", "#dfe4ea"
-LARGEST = 40.0  # inches, either way
+LARGEST = 40.0  # inches of width or height
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_DATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # where matplotlib writes its version or the time
-_FAMILIES = (  # matplotlib's own font first; then, of those that are installed, the first that has a character
+_DATED = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata with a version or a time
+_FAMILIES = (  # in this order, if installed; matplotlib's own font first
     "DejaVu Sans",
     "Noto Sans",
     *("Noto Sans CJK JP", "Noto Sans CJK SC", "Noto Sans CJK KR", "Noto Sans JP", "Noto Sans SC", "Noto Sans KR"),
@@ -41,7 +44,7 @@ _FAMILIES = (  # matplotlib's own font first; then, of those that are installed,
     "Arial Unicode MS",
 )
 _MISSING = re.compile(r"Glyph (\d+) .*missing from")
-_NAMED = 12  # missing characters that are named; of more, how many there are
+_MOST_NAMED = 12  # missing characters named in a warning
 _EAST_ASIAN = ("CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC")
 _REMEDIES = {
     "fonts-noto-cjk": "Chinese, Japanese, Korean: apt install fonts-noto-cjk",
@@ -49,6 +52,7 @@ _REMEDIES = {
     "fonts-noto-core": "other scripts: apt install fonts-noto-core",
 }
 _JOINER = "\u200d"
+_VIRAMA = 9  # combining class
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -60,7 +64,7 @@ def can_draw() -> bool:
 
 
 def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be drawn, before there is anything to draw."""
+    """Check format, matplotlib and folder before anything is computed."""
     if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path}: a figure is a {', '.join(FORMATS)} file; name it so")
     check_can_draw()
@@ -75,14 +79,15 @@ def check_can_draw() -> None:
 
 @contextmanager
 def new_picture(
-    path: Path, style: Style | None = None, *, dpi: int = 160, margin: float | None = 0.2, **shape: Any
+    path: Path | None, style: Style | None = None, *, dpi: int = 160, margin: float | None = 0.2, **shape: Any
 ) -> Iterator[Figure]:
-    """A figure to draw into; when the block ends, its file is written."""
-    check_figure(path)
+    """A figure to draw into; at the end of the block it is written to `path`, if there is one."""
+    check_can_draw() if path is None else check_figure(path)
     with drawing(style):
         figure = new_figure(facecolor="white", **shape)
         yield figure
-        write_figure(figure, path, dpi=dpi, margin=margin)
+        if path is not None:
+            write_figure(figure, path, dpi=dpi, margin=margin)
 
 
 def new_figure(**shape: Any) -> Figure:
@@ -96,7 +101,7 @@ def new_figure(**shape: Any) -> Figure:
 
 
 def content_of(figure: Figure, form: str, *, dpi: int, margin: float | None = None) -> bytes:
-    """A figure as a file's content; with a margin (inches) it is cut, or grows, to just what is drawn."""
+    """The bytes of a figure's file; with a margin (inches) its size is fitted to what is drawn."""
     content = io.BytesIO()
     tight: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
     figure.savefig(content, format=form, dpi=dpi, metadata={_DATED[form]: None}, **tight)
@@ -104,7 +109,7 @@ def content_of(figure: Figure, form: str, *, dpi: int, margin: float | None = No
 
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 160, margin: float | None = 0.2) -> None:
-    """Write the file in one piece; its suffix chooses the format."""
+    """Write a .png, .svg or .pdf file atomically."""
     write_atomically(path, content_of(figure, path.suffix.lower()[1:], dpi=dpi, margin=margin))
 
 
@@ -113,18 +118,18 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 160, margin: float | 
 
 @contextmanager
 def drawing(style: Style | None = None) -> Iterator[None]:
-    """Draw in a style. Characters that no font has are reported once, with what to install; a box is drawn for them."""
+    """Apply a style. Characters that no font has are drawn as boxes and reported once, with a remedy."""
     from matplotlib import rc_context
 
     settings: dict[Any, Any] = {
         "font.family": list(font_families()),
         "text.color": INK,
-        "text.parse_math": False,  # a label with two dollar signs is no formula
-        "svg.hashsalt": "sightline",  # the same figure, the same file
+        "text.parse_math": False,  # dollar signs in labels do not start a formula
+        "svg.hashsalt": "sightline",  # deterministic identifiers
         **(style or {}),
     }
     log = logging.getLogger("matplotlib.font_manager")
-    log.addFilter(_not_about_weights)  # a fallback font often has one weight alone; that is drawn
+    log.addFilter(_not_about_weights)  # fallback fonts often have a single weight
     try:
         with rc_context(settings), warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -135,7 +140,7 @@ def drawing(style: Style | None = None) -> Iterator[None]:
 
 
 def around_curves(ink: str = INK, grid: str = GRID) -> dict[str, Any]:
-    """A style for curves: a pale grid behind them, and no box around them."""
+    """A style for curves: a pale grid, and no top and right spines."""
     return {
         "text.color": ink,
         "axes.edgecolor": grid,
@@ -153,7 +158,7 @@ def around_curves(ink: str = INK, grid: str = GRID) -> dict[str, Any]:
 
 
 def power_of_ten(value: float) -> str:
-    """10⁷, 2·10⁷, 2.5·10⁻⁴: without a formula, which labels are not read as."""
+    """10⁷, 2·10⁷, 2.5·10⁻⁴, without a formula."""
     digits, exponent = f"{value:e}".split("e")
     raised = str(int(exponent)).translate(_RAISED)
     times = f"{float(digits):g}"
@@ -169,7 +174,7 @@ class MissingGlyphs(UserWarning):
 
 @cache
 def font_families() -> tuple[str, ...]:
-    """The installed families of the list."""
+    """The families of the list that are installed."""
     from matplotlib.font_manager import fontManager
 
     installed = set(fontManager.get_font_names())
@@ -192,7 +197,7 @@ def _not_about_weights(record: logging.LogRecord) -> bool:
 
 
 def _report(caught: list[warnings.WarningMessage]) -> None:
-    """Report the characters that matplotlib could not draw in one warning, and other warnings as they were."""
+    """Replace warnings about missing glyphs by a single one; pass on all others."""
     missing = set()
     for warning in caught:
         match = _MISSING.search(str(warning.message))
@@ -200,30 +205,30 @@ def _report(caught: list[warnings.WarningMessage]) -> None:
             missing.add(chr(int(match[1])))
         else:
             warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
-    drawn = {each for each in missing if unicodedata.category(each)[0] not in "CZ" and not _is_selector(each)}
-    if drawn:
-        _warn_once(_missing_message(drawn))
-
-
-def _is_selector(character: str) -> bool:
-    """Selectors say in which of its forms the character before is drawn."""
-    return "VARIATION SELECTOR" in unicodedata.name(character, "")
+    visible = {
+        each
+        for each in missing
+        if unicodedata.category(each)[0] not in "CZ" and "VARIATION SELECTOR" not in unicodedata.name(each, "")
+    }
+    if visible:
+        _warn_once(_missing_message(visible))
 
 
 @cache
 def _warn_once(message: str) -> None:
-    """Once in a process: Python's own "once" is forgotten with every `catch_warnings`."""
+    """Once in a process: `catch_warnings` resets Python's own filter "once"."""
     warnings.warn(MissingGlyphs(message), stacklevel=4)
 
 
 def _missing_message(missing: set[str]) -> str:
-    shown = " ".join(sorted(missing)[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+    shown = " ".join(sorted(missing)[:_MOST_NAMED])
+    shown += f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
     remedies = "; ".join(_REMEDIES[package] for package in sorted({package_for(each) for each in missing}))
-    return f"no installed font can draw {shown}: boxes stand in the picture instead ({remedies})"
+    return f"no installed font can draw {shown}: boxes are drawn instead ({remedies})"
 
 
 def package_for(character: str) -> str:
-    """The Debian package with a font for a character that is missing."""
+    """The Debian package with a font for a character."""
     if unicodedata.name(character, "").startswith(_EAST_ASIAN):
         return "fonts-noto-cjk"
     return "fonts-symbola" if unicodedata.category(character) in ("So", "Sk", "Sm") else "fonts-noto-core"
@@ -233,43 +238,32 @@ def package_for(character: str) -> str:
 
 
 def breadth(caption: str) -> int:
-    """Width in columns, near enough: East Asian characters and emoji are two wide, marks and joiners none."""
-    return sum(_columns(character) for character in caption)
+    """Approximate width in columns: East Asian characters and emoji take two, marks and joiners none."""
+    return sum(map(cell_len, caption))
 
 
 def shortened(caption: str, most: int) -> str:
-    """At most so many columns, the last one "…" where something is cut; what is drawn as one sign is not cut in two."""
+    """Cut to `most` columns between graphemes, the last column being "…"."""
     if breadth(caption) <= most:
         return caption
-    room = most - 1
-    kept = ""
-    for sign in _signs(caption):
-        room -= breadth(sign)
-        if room < 0:
-            break
-        kept += sign
-    return kept + "…"
+    parts = graphemes(caption)
+    widths = accumulate(map(breadth, parts))
+    return "".join(part for part, width in zip(parts, widths, strict=True) if width < most) + "…"
 
 
 def heading_lines(heading: str, columns: int) -> str:
-    """A heading in lines of so many columns, three at most: a long text would leave no room for its picture."""
+    """Wrap a heading into at most three lines, so that a long text leaves room for the figure."""
     lines = textwrap.wrap(heading, columns)
     return "\n".join(lines if len(lines) <= 3 else [*lines[:2], shortened(" ".join(lines[2:]), columns)])
 
 
-def _columns(character: str) -> int:
-    if unicodedata.category(character)[0] == "M" or unicodedata.category(character) == "Cf":
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def _signs(caption: str) -> list[str]:
-    """Split into what is drawn together, near enough: a letter and its marks, a conjunct, emoji that are joined."""
-    signs: list[str] = []
+def graphemes(caption: str) -> list[str]:
+    """Split, approximately, into graphemes: a letter with its marks, a conjunct, joined emoji."""
+    parts: list[str] = []
     for character in caption:
-        joined = bool(signs) and (signs[-1].endswith(_JOINER) or unicodedata.combining(signs[-1][-1]) == 9)
-        if signs and (joined or _columns(character) == 0):
-            signs[-1] += character
+        joined = parts and (parts[-1].endswith(_JOINER) or unicodedata.combining(parts[-1][-1]) == _VIRAMA)
+        if parts and (joined or cell_len(character) == 0):
+            parts[-1] += character
         else:
-            signs.append(character)
-    return signs
+            parts.append(character)
+    return parts

@@ -1,4 +1,4 @@
-"""All heads in one picture, one kind of attention below the other: layers downwards, heads across, small heat maps."""
+"""Figure of all attention heads: a grid of small heat maps (layers × heads) for each kind of attention."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ KINDS = {
     "cross": "cross-attention",
 }
 
-_CELL = 0.15  # inches of a cell where there is room, enough for a label of 7 points
-_LEAST_CELL = 0.07  # inches; labels are then of 4 points
+_CELL = 0.15  # inches, enough for a label of 7 points
+_LEAST_CELL = 0.07  # inches, for labels of 4 points
 _SMALLEST = 1.3  # inches of a panel
-_TALLEST = 2 * LARGEST  # inches of all kinds, one below the other
+_TALLEST = 2 * LARGEST  # inches of all kinds together
 _LONGEST_HEAD_LABEL = 16
-_HEADING, _BELOW = 0.55, 0.55  # inches over a kind's tokens, and below its last panels
-_GAP = 0.32  # inches between panels, with room for a title
-_ROWS = {  # what the rows of each kind stand for
+_HEADING, _BELOW = 0.55, 0.55  # inches above a kind's tokens, and below its last panels
+_GAP = 0.32  # inches between panels, including a title
+_ROWS = {
     "encoder": "rows: query tokens; columns: key tokens",
-    "decoder": "rows: query tokens, as the decoder reads them; columns: key tokens",
-    "cross": "rows: the token that is predicted; columns: source tokens",
+    "decoder": "rows: query tokens (decoder input); columns: key tokens",
+    "cross": "rows: predicted tokens; columns: source tokens",
 }
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The heads of one kind: layers downwards, heads across. Sizes in inches."""
+    """The heads of one kind, and sizes in inches."""
 
     heads: list[Head]
     wide: float  # of a panel
     high: float
-    above: float  # of the tokens over the first row
+    above: float  # height of the tokens above the first row
 
     @property
     def paths(self) -> list[str]:
@@ -66,21 +66,16 @@ class _Group:
 
 
 def draw_head_grid(heads: Sequence[Head], path: Path, *, title: str | None = None) -> None:
-    """Draw the heads of a text, one kind of attention below the other; the suffix of the file chooses the format."""
+    """Draw the heads of a text to a .png, .svg or .pdf file."""
     if not heads:
         raise ValueError(f"{path} has no heads to show; select some")
     with new_picture(path) as figure:
-        _panels(figure, heads, title)
+        _draw_panels(figure, heads, title)
 
 
-def _of_kinds(heads: Sequence[Head]) -> list[Head]:
-    """The first head of each kind."""
-    return [next(head for head in heads if head.kind == kind) for kind in KINDS if any(h.kind == kind for h in heads)]
-
-
-def _panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
-    """Panels at places in inches; what stands outside them is made room for when the figure is saved."""
-    by_kind = [[head for head in heads if head.kind == first.kind] for first in _of_kinds(heads)]
+def _draw_panels(figure: Figure, heads: Sequence[Head], title: str | None) -> None:
+    """Place panels by inches; saving the figure adds room for labels around them."""
+    by_kind = [own for kind in KINDS if (own := [head for head in heads if head.kind == kind])]
     groups = [_group(own, _TALLEST / len(by_kind)) for own in by_kind]
     tops = list(accumulate((group.above + _HEADING + group.height + _BELOW for group in groups), initial=0.0))
     total = max(group.width for group in groups), tops[-1] - groups[0].above - _HEADING - _BELOW
@@ -115,14 +110,14 @@ def _group(heads: list[Head], tallest: float) -> _Group:
 
 
 def _unnamed(group: _Group) -> str:
-    """How many tokens are named, where there is no room for all."""
+    """The numbers of labelled tokens, if not all are."""
     columns, rows = len(group.heads[0].keys), len(group.heads[0].queries)
     named = len(_chosen(columns, group.wide)), len(_chosen(rows, group.high))
     return "" if named == (columns, rows) else f" ({named[0]} of {columns} columns, {named[1]} of {rows} rows named)"
 
 
 def _panel_size(tokens: int, count: int, most: float) -> float:
-    """Inches of a panel: a label for every token, smaller ones where there would not be room for all panels."""
+    """Inches of a panel: room for all labels, less if the panels would not fit."""
     return min(max(tokens * _CELL, _SMALLEST), most / count - _GAP)
 
 
@@ -135,7 +130,7 @@ def _heat_map(axes: Axes, head: Head, peak: float) -> AxesImage:
 
 
 def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[float, float]) -> None:
-    """Tokens at the outer panels alone: all panels of a kind have the same."""
+    """Label a panel; only outer panels get tokens, since all panels of a kind share them."""
     sides = ((axes.xaxis, head.keys, across, size[0], 90), (axes.yaxis, head.queries, down, size[1], 0))
     axes.xaxis.tick_top()
     for axis, tokens, named, room, turned in sides:
@@ -152,20 +147,20 @@ def _label(axes: Axes, head: Head, *, across: bool, down: bool, size: tuple[floa
 
 
 def _chosen(count: int, room: float) -> list[int]:
-    """The places whose tokens are written: all, unless their labels would be too small to read."""
+    """The places to label: all, unless the labels would be too small to read."""
     most = max(1, int(room / _LEAST_CELL + 1e-6))
     step = -(-count // most)
     return list(range(0, count, step))
 
 
 def _layer(path: str) -> str:
-    """`decoder.layers.3.cross` → `layer 3`, as names count; an attention that is the only one, by its name."""
+    """`decoder.layers.3.cross` → `layer 3`; a path without a number stays."""
     numbers = [part for part in path.split(".") if part.isdigit()]
     return f"layer {numbers[-1]}" if numbers else path
 
 
 def _above(head: Head, room: float) -> float:
-    """Inches the labels over the first row take, near enough."""
+    """Approximate height of the labels above the first row in inches."""
     places = _chosen(len(head.keys), room)
     longest = max((breadth(_caption(head.keys[place])) for place in places), default=0)
     return 0.2 + longest * 0.085

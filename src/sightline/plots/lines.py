@@ -1,4 +1,4 @@
-"""Lines as a picture: panels side by side, one legend below them, labels in any script there are fonts for."""
+"""Line plots: panels side by side with one legend below."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sightline.inspection.gradients import GradientFlow, Side
 
 
-# Okabe & Ito (2008), distinct for colour-blind readers too; with more lines than colours, markers differ.
+# Okabe & Ito (2008), distinguishable with colour blindness; markers distinguish more lines.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#1f2933")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 _LONGEST_NAME = 48
@@ -31,7 +31,7 @@ _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
 
 @dataclass(frozen=True)
 class Series:
-    """One line; `low` and `high` are the edges of a band around it, lines of one `look` share a colour."""
+    """A line; `low` and `high` bound a band around it, and lines with the same `look` share colour and marker."""
 
     label: str
     x: Sequence[float]
@@ -44,7 +44,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """What is drawn into one frame."""
+    """The lines of one pair of axes."""
 
     title: str
     x_label: str
@@ -55,7 +55,7 @@ class Panel:
 
 
 def draw_lines(panels: Sequence[Panel], path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format."""
+    """Draw panels to a .png, .svg or .pdf file."""
     if not any(panel.lines for panel in panels):
         raise ValueError(f"there is nothing to draw in {path.name}: no panel has a line")
     names = list(dict.fromkeys(_short(line.label) for panel in panels for line in panel.lines))
@@ -82,14 +82,17 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_formatter("{x:g}")
         axes.xaxis.set_minor_formatter("")
     elif all(float(value).is_integer() for line in panel.lines for value in line.x):
-        axes.locator_params(axis="x", integer=True)  # nothing stands between two tokens
+        axes.locator_params(axis="x", integer=True)  # steps and tokens are whole numbers
     axes.set_title(panel.title, fontsize=11, loc="left")
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
 
 
 def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
-    x, y = line.x, [value if value > 0 or not logarithmic else math.nan for value in line.y]  # a logarithm has gaps
+    x, y = (
+        line.x,
+        [value if value > 0 or not logarithmic else math.nan for value in line.y],
+    )  # gaps
     colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
     axes.plot(
         x,
@@ -100,18 +103,18 @@ def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
         marker=marker,
         markersize=4.5,
         markerfacecolor="white" if line.dashed else colour,
-        markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # between gaps, a point may stand alone
+        markevery=1 if any(map(math.isnan, y)) else max(1, len(x) // 12),  # show single points between gaps
         label=_short(line.label),
     )
     if line.low and line.high:
         positive = [value for value in line.low if value > 0]
-        floor = min(positive, default=0.0) if logarithmic else -math.inf  # a logarithm has no zero to reach down to
+        floor = min(positive, default=0.0) if logarithmic else -math.inf  # a logarithmic axis has no zero
         low, there = [max(value, floor) for value in line.low], [not math.isnan(value) for value in y]
         axes.fill_between(x, low, line.high, where=there, color=colour, alpha=0.12, linewidth=0)
 
 
 def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
-    """The y axis for these positive values; without any, a note."""
+    """Make the y axis logarithmic; without positive values, write a note."""
     if not values:
         axes.text(0.5, 0.5, "no value above zero", transform=axes.transAxes, ha="center", va="center")
         axes.tick_params(bottom=False, left=False, labelbottom=False, labelleft=False)
@@ -124,7 +127,7 @@ def _scale_by_logarithm(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _power(value: float, _: float | None = None) -> str:
-    """A power of ten as a label: 10⁻⁴, but 0.1, 1 and 10; between powers nothing."""
+    """The label of a power of ten (10⁻⁴, but 0.1, 1 and 10); empty between powers."""
     exponent = round(math.log10(value)) if value > 0 else 0
     if value <= 0 or not math.isclose(value, 10.0**exponent, rel_tol=1e-6):
         return ""
@@ -132,13 +135,13 @@ def _power(value: float, _: float | None = None) -> str:
 
 
 def _between(value: float, _: float | None = None) -> str:
-    """Where there is hardly a power of ten to be seen: twice and five times one."""
+    """Minor labels for a narrow range: twice and five times a power of ten."""
     first = float(f"{value:e}".split("e")[0])
     return f"{value:g}" if first in (2.0, 5.0) else ""
 
 
 def _legend(figure: Figure, columns: int) -> None:
-    """Each label once, whatever panels it is in."""
+    """A legend with each label once."""
     handles: dict[str, Any] = {}
     for axes in figure.axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
@@ -159,7 +162,7 @@ def draw_lengths(
     metric: str = "",
     title: str | None = None,
 ) -> None:
-    """A panel for the loss of a system, one for its `metric` if there are `qualities`; a point is a bucket's middle."""
+    """Draw loss and, if there are `qualities`, a metric by length; points are the middles of buckets."""
     lengths = [(each.low + each.high) / 2 for each in losses]
     loss = Series(name, lengths, [each.loss for each in losses], 0)
     panels = [Panel("loss by length", "tokens of the target", "nats a token", [loss], log_y=False)]
@@ -173,13 +176,13 @@ def draw_lengths(
 
 _TITLES: dict[Side, str] = {"encoder": "states of the encoder", "decoder": "states of the decoder"}
 _ACROSS = "steps from reading source token k to writing token t"
-_ENOUGH = 6  # pairs at a distance; fewer are not drawn
-_SMALLEST = 1e-37  # single precision ends near 1e-38: what is smaller has lost its digits
+_ENOUGH = 6  # least number of pairs at a distance
+_SMALLEST = 1e-37  # smaller numbers are denormal in single precision
 _WITHIN = "distance between the answer t and the state k"
 
 
 def draw_flows(flows: Sequence[GradientFlow], path: Path, *, title: str | None = None) -> None:
-    """A panel for each side that is there."""
+    """Draw a panel for each side."""
     both = any(len(flow.sides) == 2 for flow in flows)
     panels = [
         Panel(
@@ -201,9 +204,9 @@ def _flow_lines(flows: Sequence[GradientFlow], side: Side) -> list[Series]:
         curve = flow.curve(side)
         if curve is None:
             continue
-        enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # of very little, all is shown
+        enough = _ENOUGH if max(curve.count, default=0) >= _ENOUGH else 1  # with few pairs, show all
         shown = [place for place, count in enumerate(curve.count) if count >= enough]
-        while shown and curve.median[shown[-1]] <= _SMALLEST:  # what is nothing ends the line; between, it breaks it
+        while shown and curve.median[shown[-1]] <= _SMALLEST:  # zeros end the line
             shown.pop()
         values = ([row[place] for place in shown] for row in (curve.median, curve.low, curve.high))
         median, low, high = ([value if value > _SMALLEST else 0.0 for value in row] for row in values)
@@ -218,7 +221,7 @@ Norms = dict[str, list[tuple[int, float]]]  # part → (step, norm) in order
 
 
 def read_layer_norms(run: Path) -> Norms:
-    """The gradient norms in metrics.jsonl."""
+    """Read the gradient norms of layers from metrics.jsonl."""
     norms: Norms = {}
     for record in read_metrics(run):
         for part, norm in record.get("layers", {}).items():
@@ -231,7 +234,7 @@ def read_layer_norms(run: Path) -> Norms:
 
 
 def draw_layer_norms(norms: Norms, path: Path, *, title: str | None = None) -> None:
-    """A panel for encoder, decoder and the rest; steps across, norms on a logarithmic scale."""
+    """Draw gradient norms over steps in panels for encoder, decoder and the rest."""
     groups: dict[str, list[str]] = {}
     for part in norms:
         side = part.split(".")[0]
@@ -247,7 +250,7 @@ def draw_layer_norms(norms: Norms, path: Path, *, title: str | None = None) -> N
 
 
 def _part_label(part: str) -> str:
-    """Layers of both sides by one name, so that one legend serves both panels."""
+    """A name without the side, so that both panels share a legend."""
     return part.removeprefix("encoder.").removeprefix("decoder.").replace("layers.", "layer ")
 
 

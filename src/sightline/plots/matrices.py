@@ -1,7 +1,7 @@
-"""A matrix to be coloured: its numbers, the names along its sides, its scale; and as a PNG of one pixel a number.
+"""Heat maps: a matrix with labels and a colour scale, as a PNG with one pixel per number or drawn by matplotlib.
 
-Two scales, both distinct for colour-blind readers and in grey: one hue from pale to deep where nothing is negative,
-orange through white to blue where something is.
+Both scales are distinguishable with colour blindness and in grey: one hue from pale to deep for non-negative numbers,
+orange through white to blue for signed ones.
 """
 
 from __future__ import annotations
@@ -23,29 +23,27 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
-    from numpy.typing import NDArray
-
 
 Numbers = NDArray[np.float64]
 Colour = tuple[int, int, int]
 
 PALE_TO_DEEP = ("#f5f7fa", "#cddff0", "#8fc0e0", "#4a93c8", "#1f62a3", "#0b3260")
 BELOW_TO_ABOVE = ("#7a3d00", "#d97a0c", "#fbd3a0", "#f5f7fa", "#a9cde8", "#3d8bc4", "#0b3260")
-UNSEEN, BROKEN = "#c3c0b8", "#d41159"  # −∞: masked; not a number
-LEVELS = 254  # of a PNG's palette; two are left for the others
-_STEPS, _LOW_INFINITE, _HIGH_INFINITE, _NOT_A_NUMBER = 65_000, 65_535, 65_534, 65_533  # numbers in 16 bits
+UNSEEN, BROKEN = "#c3c0b8", "#d41159"  # of −∞ (masked) and NaN
+LEVELS = 254  # of a PNG's palette; the last two of 256 are for −∞ and NaN
+_STEPS, _LOW_INFINITE, _HIGH_INFINITE, _NOT_A_NUMBER = 65_000, 65_535, 65_534, 65_533  # codes of 16 bits
 
 
 @dataclass(frozen=True)
 class Scale:
-    """What the palest and the deepest colour stand for."""
+    """The numbers of the first and the last colour."""
 
     low: float
     high: float
 
     @staticmethod
     def of(*matrices: Numbers) -> Scale:
-        """From zero to the largest, or as far below zero as above."""
+        """From zero to the largest number, or symmetric around zero."""
         finite = np.concatenate([matrix[np.isfinite(matrix)].ravel() for matrix in matrices] or [np.zeros(0)])
         peak = float(np.abs(finite).max(initial=0.0)) or 1.0
         return Scale(-peak if float(finite.min(initial=0.0)) < 0 else 0.0, peak)
@@ -55,14 +53,14 @@ class Scale:
         return self.low < 0
 
     def levels(self, values: Numbers) -> NDArray[np.uint8]:
-        """The place of each number in the palette."""
+        """The index of each number in the palette."""
         levels = np.round(self._shares(values) * (LEVELS - 1)).astype(np.uint8)
         levels[np.isneginf(values)] = LEVELS
         levels[np.isnan(values)] = LEVELS + 1
         return levels
 
     def encoded(self, values: Numbers) -> str:
-        """The numbers to five digits of the scale, two bytes each, for the page's script."""
+        """Base64 of the numbers, quantized to two bytes each, for the page's script."""
         codes = np.round(self._shares(values) * _STEPS).astype("<u2")
         codes[np.isneginf(values)] = _LOW_INFINITE
         codes[np.isposinf(values)] = _HIGH_INFINITE
@@ -70,7 +68,7 @@ class Scale:
         return base64.b64encode(codes.tobytes()).decode("ascii")
 
     def _shares(self, values: Numbers) -> Numbers:
-        """How far each number is on the way from the palest colour to the deepest, from 0 to 1."""
+        """Map low … high to 0 … 1."""
         finite = np.nan_to_num(values, posinf=self.high, neginf=self.low)
         shares: Numbers = np.clip((finite - self.low) / (self.high - self.low), 0, 1)
         return shares
@@ -78,12 +76,12 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """A matrix, and what its rows and columns stand for."""
+    """A matrix with labelled rows and columns."""
 
     values: Numbers  # (R, C)
     rows: Sequence[str]
     columns: Sequence[str]
-    label: str  # what it is, for those who do not see it
+    label: str  # alternative text
     scale: Scale
 
     @staticmethod
@@ -95,7 +93,7 @@ class HeatMap:
         label: str = "",
         scale: Scale | None = None,
     ) -> HeatMap:
-        """Sides that are not named, or whose names do not fit, are counted from 0."""
+        """Sides without matching labels are numbered from 0."""
         numbers = np.asarray(values, np.float64)
         sides = [
             list(names) if names is not None and len(names) == size else [str(place) for place in range(size)]
@@ -104,7 +102,7 @@ class HeatMap:
         return HeatMap(numbers, sides[0], sides[1], label, scale or Scale.of(numbers))
 
     def within(self, most: int) -> tuple[HeatMap, str]:
-        """With at most so many rows and columns, and a note where that changes it: each cell is a block's largest."""
+        """Reduce to at most `most` rows and columns by taking the largest of each block; with a note if reduced."""
         blocks = [-(-size // most) for size in self.values.shape]
         if blocks == [1, 1]:
             return self, ""
@@ -115,7 +113,7 @@ class HeatMap:
         return HeatMap(values, rows, columns, self.label, self.scale), note
 
     def png(self) -> bytes:
-        """One pixel a number."""
+        """A PNG with one pixel per number."""
         from PIL import Image
 
         levels = self.scale.levels(self.values)  # (R, C)
@@ -127,7 +125,7 @@ class HeatMap:
 
 
 def row_shares(values: NDArray[Any]) -> Numbers:
-    """The size of each number as a share of its row (R, C); a row of zeros stays one."""
+    """Absolute values divided by the sum of their row (R, C); rows of zeros stay zero."""
     sizes = np.abs(values.astype(np.float64))
     totals = sizes.sum(axis=1, keepdims=True)
     result: Numbers = np.divide(sizes, totals, out=np.zeros(sizes.shape), where=totals > 0)
@@ -135,7 +133,7 @@ def row_shares(values: NDArray[Any]) -> Numbers:
 
 
 def _largest(values: Numbers, down: int, across: int) -> Numbers:
-    """The largest of each block, by its size."""
+    """The number with the largest absolute value of each block."""
     height, width = values.shape
     padded = np.full((-(-height // down) * down, -(-width // across) * across), np.nan)
     padded[:height, :width] = values
@@ -147,7 +145,7 @@ def _largest(values: Numbers, down: int, across: int) -> Numbers:
 
 
 def _ranges(names: Sequence[str], block: int) -> list[str]:
-    """Names of blocks: the first and the last in each."""
+    """Labels of blocks: `first … last`."""
     parts = [names[start : start + block] for start in range(0, len(names), block)]
     return [part[0] if len(part) == 1 else f"{part[0]} … {part[-1]}" for part in parts]
 
@@ -163,19 +161,19 @@ def rgb(colour: str) -> Colour:
 
 @cache
 def palette(signed: bool) -> tuple[Colour, ...]:
-    """256 colours: the levels of a scale, then that of −∞ and that of what is no number."""
+    """256 colours: the levels of a scale, then those of −∞ and NaN."""
     stops = np.array([rgb(colour) for colour in (BELOW_TO_ABOVE if signed else PALE_TO_DEEP)], np.float64)
     places, at = np.linspace(0, 1, len(stops)), np.linspace(0, 1, LEVELS)
     mixed = np.stack([np.interp(at, places, stops[:, part]) for part in range(3)], axis=1).round().astype(int)
     return (*((int(r), int(g), int(b)) for r, g, b in mixed), rgb(UNSEEN), rgb(BROKEN))
 
 
-RED_TO_BLUE = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # lightness falls both ways from nothing
-NUMBERED_CELLS = 700  # more than this and the numbers would be dust
+RED_TO_BLUE = ("#8f2a12", "#e0936f", "#f5f7fa", "#4a93c8", "#0b3260")  # darker in both directions
+NUMBERED_CELLS = 700  # the numbers of more cells would be too small
 
 
 def colour_map(stops: Sequence[str]) -> Colormap:
-    """From the first colour to the last, through those between."""
+    """Interpolate between colours."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("sightline", list(stops))
@@ -184,14 +182,14 @@ def colour_map(stops: Sequence[str]) -> Colormap:
 def coloured_cells(
     axes: Axes, values: NDArray[Any], stops: Sequence[str], low: float, high: float, *, square: bool = False
 ) -> AxesImage:
-    """A matrix, from the first colour at `low` to the last at `high`; if not square, cells fill all."""
+    """Draw a matrix with the first colour at `low` and the last at `high`."""
     colours = colour_map(stops)
     shape: Literal["equal", "auto"] = "equal" if square else "auto"
     return axes.imshow(values, cmap=colours, vmin=low, vmax=high, interpolation="nearest", aspect=shape)
 
 
 def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> None:
-    """White lines (so many points wide) between the cells of a heat map, and none around it."""
+    """Draw white lines, `by` points wide, between the cells of a heat map."""
     axes.set_xticks([column - 0.5 for column in range(columns + 1)], minor=True)
     axes.set_yticks([row - 0.5 for row in range(rows + 1)], minor=True)
     axes.grid(which="minor", color="white", linewidth=by)
@@ -200,7 +198,7 @@ def set_cells_apart(axes: Axes, rows: int, columns: int, *, by: float = 1.4) -> 
 
 
 def name_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str], *, upright: int) -> None:
-    """Names above the columns and beside the rows; where one above is wider than `upright`, all of those are turned."""
+    """Label columns above and rows beside; rotate column labels if one is wider than `upright`."""
     turned: dict[str, Any] = {}
     if max(map(breadth, columns)) > upright:
         turned = {"rotation": 45, "ha": "left", "rotation_mode": "anchor"}
@@ -210,7 +208,7 @@ def name_cells(axes: Axes, columns: Sequence[str], rows: Sequence[str], *, uprig
 
 
 def write_in_cells(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]], *, size: float) -> None:
-    """A text for each cell ("": none), in white or in ink, so that it can be read there."""
+    """Write into each cell in white or ink, whichever has more contrast."""
     values = image.get_array()
     assert values is not None
     colours = image.to_rgba(values)  # (rows, columns, 4)
@@ -225,7 +223,7 @@ def write_in_cells(axes: Axes, image: AxesImage, texts: Sequence[Sequence[str]],
 def colour_bar(
     figure: Figure, image: AxesImage, place: Axes, label: str, *, shares: bool = True, size: float = 8
 ) -> None:
-    """What the colours stand for, in percent if they are shares."""
+    """Draw the colour bar into `place`, in percent for shares."""
     from matplotlib.ticker import PercentFormatter
 
     form: dict[str, Any] = {"format": PercentFormatter(1.0, decimals=0)} if shares else {}

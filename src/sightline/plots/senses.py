@@ -1,4 +1,4 @@
-"""The occurrences of a word: a plane for each layer, points numbered, and their contexts below."""
+"""Figure of a word's occurrences: numbered points on a plane for each layer, and their contexts below."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _ACROSS = 3  # panels in a row; four of four
 _PANEL = 3.5  # inches
 _LINE = 0.21  # inches for a line of context
-_CHARACTER = 0.076  # inches a character takes, about
+_CHARACTER = 0.076  # inches, approximately
 _LONGEST = 64
 _STYLE = {
     "axes.edgecolor": GRID,
@@ -36,10 +36,7 @@ _STYLE = {
 
 
 def draw_senses(occurrences: Occurrences, path: Path, *, title: str | None = None) -> None:
-    """Draw into memory, then write the file in one piece; its suffix (.png, .svg or .pdf) chooses the format.
-
-    Colours follow the first component in the last layer, so that a place can be told in every panel.
-    """
+    """Draw the occurrences to a .png, .svg or .pdf file; colours follow the last layer's first component."""
     planes = _planes(occurrences)
     contexts = [shortened(visible(context), _LONGEST) for context in occurrences.contexts]
     across = 4 if len(planes) == 4 else min(_ACROSS, len(planes))
@@ -64,12 +61,12 @@ def draw_senses(occurrences: Occurrences, path: Path, *, title: str | None = Non
 def principal_plane(vectors: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
     """Principal components: (n, D) → coordinates (n, 2) and the share of the variance along each (2,).
 
-    X − mean = U S Vᵀ; coordinates are the first two columns of U S, shares S² / Σ S² (Pearson 1901). Where all vectors
-    are one, all stand at the origin.
+    X − mean = U S Vᵀ; coordinates are the first two columns of U S, shares S² / Σ S² (Pearson 1901). Equal vectors are
+    at the origin.
     """
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
     left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    least = 1e-9 * max(1.0, float(np.abs(vectors).max(initial=0.0)))  # below this it is rounding
+    least = 1e-9 * max(1.0, float(np.abs(vectors).max(initial=0.0)))  # smaller ones are rounding errors
     sizes = np.where(sizes > least * np.sqrt(vectors.size), sizes, 0.0)
     room = max(0, 2 - len(sizes))
     places = np.pad((left * sizes)[:, :2], ((0, 0), (0, room)))
@@ -78,21 +75,21 @@ def principal_plane(vectors: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
 
 
 def turned_alike(places: Numbers, model: Numbers) -> Numbers:
-    """The same plane with each axis turned so that it runs as the model's: components have no sign of their own."""
+    """Flip axes to agree with `model`: the sign of a principal component is arbitrary."""
     signs = np.where((places * model).sum(axis=0) < 0, -1.0, 1.0)
     result: Numbers = places * signs
     return result
 
 
 def _planes(occurrences: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
-    """Each layer's plane, turned as that of the last."""
+    """The plane of each layer, with the signs of the last."""
     planes = {name: principal_plane(vectors) for name, vectors in occurrences.layers.items()}
     last, _ = planes[list(planes)[-1]]
     return {name: (turned_alike(places, last), shares) for name, (places, shares) in planes.items()}
 
 
 def _colours(planes: dict[str, tuple[Numbers, Numbers]]) -> list[Any]:
-    """From one end of the last layer's first component to the other, in cividis, made for colour-blind readers."""
+    """A colour of cividis (made for colour-blind readers) for each place on the last layer's first component."""
     from matplotlib import colormaps
 
     first = planes[list(planes)[-1]][0][:, 0]
@@ -103,7 +100,7 @@ def _colours(planes: dict[str, tuple[Numbers, Numbers]]) -> list[Any]:
 def _draw_plane(axes: Axes, name: str, places: Numbers, shares: Numbers, colours: list[Any]) -> None:
     same = not places.any()
     for number, ((x, y), colour) in enumerate(zip(places, colours, strict=True), 1):
-        over = 2 + number / 100  # a point covers the numbers of those below it
+        over = 2 + number / 100  # a point covers the numbers of earlier ones
         axes.scatter([x], [y], s=120, color=[INK if same else colour], edgecolors="white", linewidths=0.8, zorder=over)
         if not same:
             ink = "white" if sum(colour[:3]) < 1.5 else INK
@@ -119,7 +116,7 @@ def _draw_plane(axes: Axes, name: str, places: Numbers, shares: Numbers, colours
 
 
 def _list(figure: Figure, contexts: list[str], colours: list[Any], columns: int, bottom: float) -> None:
-    """Number, colour and context of each place, column by column."""
+    """List number, colour and context of each place in columns."""
     axes = figure.add_axes((0.03, 0.0, 0.94, bottom))
     axes.set_axis_off()
     rows = math.ceil(len(contexts) / columns)

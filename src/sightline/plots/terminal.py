@@ -1,8 +1,7 @@
-"""An alignment as a grid of coloured cells in a terminal.
+"""Alignments as grids of coloured cells in a terminal, and matrices as tables of numbers.
 
-Labels of the source stand across the top: side by side if they fit, else written downwards, so that forty characters
-fit in a hundred columns; what is still too wide is cut into blocks, one below the other. Without colours the cells are
-shades (` ·░▒▓█`), and without Unicode plain marks.
+Column labels are written side by side if they fit, else downwards; wider grids are split into blocks below each other.
+Without colours the cells are shades (` ·░▒▓█`), and without Unicode plain marks.
 """
 
 from __future__ import annotations
@@ -15,14 +14,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import Style
 from rich.text import Text
 
+from sightline.plots.figures import graphemes, shortened
 from sightline.terminal import visible
 
-# Slate to yellow, after viridis; the dark end is lifted so that it differs from black and white backgrounds.
+# Slate to yellow, after viridis; no colour equals a black or white background.
 _PALETTE = ((72, 76, 98), (62, 98, 146), (38, 138, 150), (56, 176, 122), (146, 211, 78), (253, 231, 37))
 _SHADES = "·░▒▓█"
 _ASCII_SHADES = ".:+*#"
@@ -33,7 +33,7 @@ _LONGEST_COLUMN_LABEL = 14
 
 @dataclass(frozen=True)
 class TerminalGrid:
-    """Prints itself as wide as the console it meets, in the colours that console has."""
+    """A heat map that fits the width and the colours of the console."""
 
     rows: Sequence[str]
     columns: Sequence[str]
@@ -42,11 +42,11 @@ class TerminalGrid:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         coloured = console.color_system is not None and not console.no_color
         shades = _ASCII_SHADES if options.ascii_only else _SHADES
-        labels = [cut_to_cells(visible(token), _LONGEST_ROW_LABEL) for token in self.rows]
+        labels = [shortened(visible(token), _LONGEST_ROW_LABEL) for token in self.rows]
         columns = [visible(token) for token in self.columns]
         margin = max((cell_len(label) for label in labels), default=0) + 1
         peak = float(np.abs(self.weights).max(initial=0.0))
-        weights = self.weights / peak if peak > 1.001 else self.weights  # linear attention: no shares of one
+        weights = self.weights / peak if peak > 1.001 else self.weights  # linear attention may exceed 1
         for start, stop, across, widths in _blocks(columns, options.max_width - margin):
             for line in _header(columns[start:stop], widths, across):
                 yield Text(" " * margin + line, style="bold", no_wrap=True)
@@ -62,7 +62,7 @@ class TerminalGrid:
 
 
 def _blocks(labels: list[str], room: int) -> Iterator[tuple[int, int, bool, list[int]]]:
-    """Cut the columns into blocks that fit: (start, stop, labels across?, width of each column)."""
+    """Split the columns into blocks that fit: (start, stop, labels side by side, width of each column)."""
     across = [max(cell_len(label), 2) + 1 for label in labels]
     if sum(across) <= room:
         yield 0, len(labels), True, across
@@ -76,29 +76,19 @@ def _blocks(labels: list[str], room: int) -> Iterator[tuple[int, int, bool, list
 
 
 def _header(labels: list[str], widths: list[int], across: bool) -> Iterator[str]:
-    """The lines of column labels: one, or as many as the longest label has characters, ending at the grid."""
+    """The lines of column labels: one, or one for each character of the longest label."""
     if across:
         yield "".join(_centred(label, width) for label, width in zip(labels, widths, strict=True)).rstrip()
         return
-    letters = [_letters(label) for label in labels]
+    letters = [_cut(graphemes(label)) for label in labels]
     height = max((len(each) for each in letters), default=0)
     for line in range(height):
         above = ([""] * (height - len(each)) + each for each in letters)
         yield "".join(_centred(each[line], width) for each, width in zip(above, widths, strict=True)).rstrip()
 
 
-def _letters(label: str) -> list[str]:
-    """What a reader sees as single characters: marks and joiners stay with the letter before them."""
-    letters: list[str] = []
-    for character in label:
-        attached = unicodedata.category(character) in ("Mn", "Me", "Mc", "Cf", "Sk") and cell_len(character) == 0
-        if letters and (attached or letters[-1].endswith("\u200d")):
-            letters[-1] += character
-        else:
-            letters.append(character)
-    if len(letters) > _LONGEST_COLUMN_LABEL:
-        letters = [*letters[: _LONGEST_COLUMN_LABEL - 1], "…"]
-    return letters
+def _cut(letters: list[str]) -> list[str]:
+    return letters if len(letters) <= _LONGEST_COLUMN_LABEL else [*letters[: _LONGEST_COLUMN_LABEL - 1], "…"]
 
 
 def _cell(weight: float, width: int, shades: str, coloured: bool) -> Text:
@@ -128,24 +118,19 @@ def _legend(margin: int, shades: str, coloured: bool) -> Text:
 
 
 def plain_text(shown: RenderableType, width: int) -> str:
-    """What a console of that width would print, without colours."""
+    """The output of a console of this width, without colours."""
     out = io.StringIO()
     Console(file=out, width=width, color_system=None).print(shown)
     return out.getvalue()
 
 
-def cut_to_cells(label: str, longest: int) -> str:
-    """At most so many columns of a terminal, the last one "…" where something is cut."""
-    return label if cell_len(label) <= longest else set_cell_size(label, longest - 1).rstrip() + "…"
-
-
 def _shield(label: str) -> str:
-    """Keep a terminal that reorders right-to-left text from reordering the columns around it."""
+    """Mark right-to-left text so that a terminal does not reorder the columns around it."""
     return label + "\u200e" if any(unicodedata.bidirectional(each) in ("R", "AL") for each in label) else label
 
 
 def right(label: str, width: int) -> str:
-    """At the right end of so many columns."""
+    """Right-align to a width."""
     return " " * (width - cell_len(label)) + _shield(label)
 
 
@@ -156,7 +141,7 @@ def _centred(label: str, width: int) -> str:
 
 @dataclass(frozen=True)
 class NumberTable:
-    """The first rows and columns of a matrix as text, in blocks of as many columns as fit: no number is ever cut."""
+    """The first rows and columns of a matrix, in blocks of columns that fit; numbers are never cut."""
 
     values: NDArray[Any]  # (rows, columns)
     rows: Sequence[str] | None
@@ -168,7 +153,7 @@ class NumberTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         cells = [[self.number(value) for value in row[: self.columns_shown]] for row in self.values[: self.rows_shown]]
         names, heads = (
-            [cut_to_cells(visible(name), _LONGEST_ROW_LABEL) for name in (labels or [])[:most]]
+            [shortened(visible(name), _LONGEST_ROW_LABEL) for name in (labels or [])[:most]]
             for labels, most in ((self.rows, self.rows_shown), (self.columns, self.columns_shown))
         )
         width = max((cell_len(cell) for row in [*cells, heads] for cell in row), default=1) + 1
