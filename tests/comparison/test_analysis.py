@@ -43,7 +43,7 @@ def wanting(*references: str) -> test_set.TestSet:
         ("wer", "WER", "WER"),
     ],
 )
-def test_single_sentences_are_ranked_by_a_metric_made_for_them(metric: MetricName, corpus: str, sentence: str) -> None:
+def test_sentences_are_ranked_by_a_sentence_metric(metric: MetricName, corpus: str, sentence: str) -> None:
     looked = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
     found = analyze(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
     assert (found.corpus_metric, found.sentence_metric) == (corpus, sentence)
@@ -51,7 +51,7 @@ def test_single_sentences_are_ranked_by_a_metric_made_for_them(metric: MetricNam
     assert [each.number for each in contrast.sentences.improved] == [2] and contrast.sentences.worsened == []
 
 
-def test_what_only_the_system_gets_right_speaks_for_the_system() -> None:
+def test_contrasts_name_what_only_the_system_gets_right() -> None:
     looked = runs(first=["cow"] * 6, other=["hen"] * 6)
     (contrast,) = analyze(wanting(*["hen"] * 6), looked, "bleu", UNKNOWN, lowercase=False, progress=silent).contrasts
     assert ([each.ngram for each in contrast.ngrams.system], contrast.ngrams.baseline) == ([["hen"]], [])
@@ -65,7 +65,7 @@ def test_an_output_is_scored_against_all_its_references() -> None:
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(1, 100)]
 
 
-def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_no_f1() -> None:
+def test_labels_are_sorted_by_frequency_and_missing_ones_have_f1_0() -> None:
     test = wanting("b c", "b c", "a")
     looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
     found = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
@@ -80,7 +80,7 @@ def test_labels_stand_by_how_often_they_are_wanted_and_what_was_never_given_has_
     assert [each.label for each in by_token.labels] == ["b", "c"]
 
 
-def test_labels_that_only_one_system_gives_are_scored_too() -> None:
+def test_labels_predicted_by_one_system_are_scored() -> None:
     looked = runs(first=["a", "y"], other=["x", "b"])
     found = analyze_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
     (contrast,) = found.contrasts
@@ -88,7 +88,7 @@ def test_labels_that_only_one_system_gives_are_scored_too() -> None:
     assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]
 
 
-def test_it_is_told_when_only_the_first_of_a_long_training_text_were_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_word_count_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_MOST_COUNTED", 3)
     for lines, said in ((2, "the 2 targets of the training text of mine"), (5, "the first 3 targets of")):
         monkeypatch.setattr(room, "training_examples", lambda _, lines=lines: [Example("s", "a b")] * lines)
@@ -96,7 +96,7 @@ def test_it_is_told_when_only_the_first_of_a_long_training_text_were_counted(mon
         assert found.source.startswith(said) and found.counts == {"a": min(lines, 3), "b": min(lines, 3)}
 
 
-def test_words_alone_are_a_difference() -> None:
+def test_a_contrast_of_words_alone_differs() -> None:
     nothing = Contrast("other", ChangedSentences([], []), NgramContrasts([], []), WordContrasts([], []))
     word = WordContrast("hen", 5, 0.0, 1.0, 0, 5, 0.06)
     assert not nothing.differs
@@ -104,6 +104,6 @@ def test_words_alone_are_a_difference() -> None:
         assert Contrast("other", nothing.sentences, nothing.ngrams, words).differs
 
 
-def test_models_without_outputs_differ_nowhere() -> None:
+def test_analysis_of_models_without_outputs_is_empty() -> None:
     found = Analysis.empty("perplexity", {"a": "a"})
     assert (found.corpus_metric, found.contrasts, found.lengths) == ("perplexity", [], [])

@@ -23,23 +23,23 @@ from sightline.run_folder import RunError
 TEXT = "one two three. four five. six seven eight nine. ten eleven. twelve one."
 
 
-def test_a_lead_is_the_first_sentences() -> None:
+def test_lead_takes_the_first_sentences() -> None:
     assert lead(TEXT, 2) == "one two three. four five."
     assert lead(TEXT, 9) == TEXT
     assert lead("", 3) == ""
 
 
-def test_an_oracle_takes_what_the_reference_says_in_the_order_of_the_text() -> None:
+def test_oracle_keeps_the_order_of_the_text() -> None:
     assert oracle(TEXT, ["ten eleven and one two three"]) == "one two three. ten eleven."
     assert oracle(TEXT, ["ten eleven and one two three"], most=1) == "one two three."
     assert oracle(TEXT, ["nothing of it"]) == ""
 
 
-def test_of_several_references_the_oracle_says_the_one_it_can_say_best() -> None:
+def test_oracle_chooses_the_reference_with_the_best_extract() -> None:
     assert oracle(TEXT, ["something else", "four five"]) == "four five."
 
 
-def test_a_single_sentence_of_an_oracle_is_the_best_by_rouge() -> None:
+def test_oracle_of_one_sentence_maximizes_rouge() -> None:
     reference = "six seven and eight then ten"
     parts = [part + "." for part in TEXT.rstrip(".").split(". ")]
     count = rouge_scorer("rouge1", "rouge2")
@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def test_a_baseline_prints_scores_with_signatures_and_keeps_its_outputs(folder: Path) -> None:
+def test_baseline_command_prints_scores_and_writes_outputs(folder: Path) -> None:
     told = (folder / "oracle.txt").read_text().splitlines()
     assert told[0] == "test: 20 texts, oracle"
     assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words-2" in told[1]
@@ -97,7 +97,7 @@ def test_a_baseline_prints_scores_with_signatures_and_keeps_its_outputs(folder: 
     assert json.loads((folder / "lead" / "config.json").read_text())["baseline"] == "lead-1"
 
 
-def test_an_oracle_of_a_source_that_comes_twice_knows_both_references(tmp_path: Path) -> None:
+def test_oracle_of_a_repeated_source_uses_both_references(tmp_path: Path) -> None:
     (tmp_path / "a.src").write_text("The cat sat. Birds sang.\n" * 2)
     (tmp_path / "a.tgt").write_text("the cat sat\nbirds sang\n")
     files = {"kind": "text", "source": "a.src", "target": "a.tgt"}
@@ -107,7 +107,7 @@ def test_an_oracle_of_a_source_that_comes_twice_knows_both_references(tmp_path: 
     assert report.outputs == [oracle("The cat sat. Birds sang.", ["the cat sat", "birds sang"], None)] * 2
 
 
-def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: Path) -> None:
+def test_baselines_are_compared_with_runs(folder: Path) -> None:
     found = compare([folder / "run", folder / "lead", folder / "oracle"], device="cpu")
     assert found.metrics == ["rouge-1", "rouge-l", "perplexity"]
     assert [system.name for system in found.having("perplexity")] == ["run"]
@@ -120,7 +120,7 @@ def test_baselines_stand_in_a_comparison_beside_a_run_with_significance(folder: 
     assert not any("different devices" in note or "Training did not finish" in note for note in found.notes)
 
 
-def test_the_table_shows_them_and_no_recipe_of_theirs(folder: Path, tmp_path: Path) -> None:
+def test_baselines_have_rows_but_no_recipe_differences(folder: Path, tmp_path: Path) -> None:
     page = tmp_path / "table.md"
     command = ["compare", *(str(folder / name) for name in ("lead", "run", "oracle")), "--markdown", str(page)]
     result = CliRunner().invoke(
@@ -136,7 +136,7 @@ def test_two_baselines_can_be_compared_alone(folder: Path) -> None:
     assert found.systems[1].verdicts["rouge-2"].better
 
 
-def test_what_a_baseline_cannot_do_is_refused(folder: Path) -> None:
+def test_errors_of_baselines(folder: Path) -> None:
     with pytest.raises(RunError, match=r"holds outputs \(lead-1\) and no model"):
         Run.load(folder / "lead")
     with pytest.raises(RunError, match="has no output for source 1"):

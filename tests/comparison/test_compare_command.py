@@ -27,7 +27,7 @@ from sightline.progress import shown
 from sightline.run import Run
 
 
-def test_two_runs_from_the_command_line_with_every_export(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_compare_command_writes_every_format(trained: dict[str, Path], tmp_path: Path) -> None:
     files = {form: tmp_path / f"c.{form}" for form in ("html", "markdown", "latex", "csv", "json")}
     wanted = [argument for form, path in files.items() for argument in (f"--{form}", str(path))]
     result = CliRunner().invoke(
@@ -60,7 +60,7 @@ def test_two_runs_from_the_command_line_with_every_export(trained: dict[str, Pat
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["c.png", *(f"c.{form}" for form in files)])
 
 
-def test_files_of_ones_own_and_a_baseline(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_compare_command_with_source_and_reference_files(trained: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "in.de").write_text("hund katze\nalt\n", encoding="utf-8")
     (tmp_path / "out.en").write_text("dog cat\nold\n", encoding="utf-8")
     result = CliRunner().invoke(
@@ -87,7 +87,7 @@ def test_files_of_ones_own_and_a_baseline(trained: dict[str, Path], tmp_path: Pa
         (["--device", "tpu"], "there is no device 'tpu'; use auto, cpu"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_decoded(
+def test_errors_are_raised_before_decoding(
     trained: dict[str, Path], arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
@@ -96,7 +96,7 @@ def test_mistakes_are_told_before_anything_is_decoded(
         CliRunner().invoke(app, ["compare", *runs, *arguments], catch_exceptions=False)
 
 
-def test_an_option_that_no_recipe_could_have_is_told_in_one_line(
+def test_invalid_numbers_are_reported_in_one_line(
     trained: dict[str, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [str(trained["none-seed1"]), str(trained["dot-seed1"])]
@@ -106,7 +106,7 @@ def test_an_option_that_no_recipe_could_have_is_told_in_one_line(
     assert capsys.readouterr().err == "sightline: --beam 0: give 1 or more\n"
 
 
-def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
+def test_help_imports_neither_torch_nor_matplotlib() -> None:
     code = (
         "import sys, sightline\nfrom sightline.cli.app import app\n"
         "try: app(['compare', '--help'])\nexcept SystemExit: pass\n"
@@ -120,7 +120,7 @@ def test_asking_for_help_imports_neither_torch_nor_matplotlib() -> None:
 # --- the terminal ------------------------------------------------------------------------------------------------
 
 
-def test_where_intervals_were_made_in_two_ways_both_are_told(pair: ComparisonResult) -> None:
+def test_signatures_of_different_intervals_are_all_shown(pair: ComparisonResult) -> None:
     right, half = (score("token-accuracy", ["N V"] * 9, [[tags]] * 9) for tags in ("N V", "N N"))
     assert right.signature != half.signature  # all right, so not by the bootstrap
     both = MetricResult.of("token-accuracy", [right, half, right])
@@ -132,7 +132,7 @@ def test_where_intervals_were_made_in_two_ways_both_are_told(pair: ComparisonRes
     assert told[0].endswith(f": {own}; ci:x")
 
 
-def test_plain_lines_are_aligned_and_say_everything_once(pair: ComparisonResult) -> None:
+def test_plain_text_is_aligned_and_complete(pair: ComparisonResult) -> None:
     text = plain_text(pair)
     assert str(pair) == text
     lines = text.splitlines()
@@ -147,7 +147,7 @@ def test_plain_lines_are_aligned_and_say_everything_once(pair: ComparisonResult)
 
 
 @pytest.mark.parametrize(("width", "tables"), [(400, 1), (110, 2)])
-def test_a_terminal_gets_one_table_or_two_as_it_is_wide(pair: ComparisonResult, width: int, tables: int) -> None:
+def test_narrow_terminals_get_separate_tables(pair: ComparisonResult, width: int, tables: int) -> None:
     text = in_terminal(pair, width)
     heads = [line for line in text.splitlines() if "parameters" in line and "FLOPs" in line and "×" not in line]
     assert ("BLEU" in heads[0]) == (tables == 1)
@@ -169,14 +169,14 @@ def renamed(comparison: ComparisonResult, names: dict[str, str]) -> ComparisonRe
     )
 
 
-def test_no_number_is_folded_in_a_narrow_terminal(pair: ComparisonResult) -> None:
+def test_numbers_are_not_wrapped_in_narrow_terminals(pair: ComparisonResult) -> None:
     text = in_terminal(pair, 80)
     for metric, quality in pair.others[0].qualities.items():
         assert f"{quality.value:.2f} [{quality.low:.2f}, {quality.high:.2f}]" in text
         assert f"{pair.others[0].verdicts[metric].p:.4f})" in text or "(<0.0001)" in text
 
 
-def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_another(pair: ComparisonResult) -> None:
+def test_wide_tables_are_transposed(pair: ComparisonResult) -> None:
     long = {name: name + "-with-a-name-that-takes-room" for name in ("none-seed1", "dot-seed1")}
     lines = in_terminal(renamed(pair, long), 90).splitlines()
     at = next(number for number, line in enumerate(lines) if "by their place (across: fifth" in line)
@@ -185,7 +185,7 @@ def test_tables_that_are_wider_than_the_terminal_have_their_systems_below_one_an
     assert any(line.split() == [long["dot-seed1"], *cells] for line in lines[at : at + 8])
 
 
-def test_names_in_wide_letters_stand_under_one_another(pair: ComparisonResult) -> None:
+def test_sentences_are_aligned_below_east_asian_names(pair: ComparisonResult) -> None:
     names = {"none-seed1": "没有注意力机制的系统", "dot-seed1": "dot"}
     lines = plain_text(renamed(pair, names)).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("sentence "))
@@ -198,19 +198,19 @@ def test_names_in_wide_letters_stand_under_one_another(pair: ComparisonResult) -
     assert starts == [2 + 20 + 2] * 2
 
 
-def test_a_table_of_wide_letters_becomes_a_list_where_its_columns_do_not_fit(pair: ComparisonResult) -> None:
+def test_wide_recipe_differences_become_a_list(pair: ComparisonResult) -> None:
     other = renamed(pair, {"none-seed1": "none", "dot-seed1": "点积注意力" * 5})  # 50 columns wide, beside 28 and 4
     key = "model.decoder.attention.kind"
     assert key in in_terminal(other, 80).splitlines()  # alone in its line, its values below
     assert any(line.split()[:1] == [key] and "dot" in line for line in in_terminal(other, 100).splitlines())
 
 
-def test_of_several_seeds_the_run_that_is_looked_at_is_named(seeded: ComparisonResult, pair: ComparisonResult) -> None:
+def test_the_representative_of_several_seeds_is_named(seeded: ComparisonResult, pair: ComparisonResult) -> None:
     assert f"none: {seeded.where.runs['none']}" in plain_text(seeded)
     assert "nearest to their mean" not in plain_text(pair)
 
 
-def test_a_copy_of_the_baseline_does_not_hide_where_the_others_differ(
+def test_a_copy_of_the_baseline_is_not_the_shown_contrast(
     trained: dict[str, Path], copied: Callable[..., Path]
 ) -> None:
     copy = copied("dot-seed1", "copy")
@@ -222,7 +222,7 @@ def test_a_copy_of_the_baseline_does_not_hide_where_the_others_differ(
     assert "--html FILE" in plain_text(both)  # for the system that is not shown
 
 
-def test_progress_is_told_in_lines_where_there_is_no_terminal(
+def test_progress_without_a_terminal_is_printed_in_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]

@@ -39,7 +39,7 @@ Copy = Callable[..., Path]
 # --- the numbers -------------------------------------------------------------------------------------------------
 
 
-def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, Path], pair: ComparisonResult) -> None:
+def test_values_intervals_and_outputs_equal_those_of_evaluate(trained: dict[str, Path], pair: ComparisonResult) -> None:
     for name, system in zip(("none-seed1", "dot-seed1"), pair.systems, strict=True):
         report = Run.load(trained[name], device="cpu").evaluate("test")
         (member,) = system.runs
@@ -50,7 +50,7 @@ def test_values_intervals_and_outputs_are_those_of_evaluate(trained: dict[str, P
             assert (quality.signature, quality.deviation) == (score.signature, None)
 
 
-def test_a_row_shows_quality_luck_and_cost(pair: ComparisonResult) -> None:
+def test_a_row_shows_quality_significance_and_cost(pair: ComparisonResult) -> None:
     table = main_table(pair)
     heads = [column.title for column in table.columns]
     assert heads[:5] == ["system", "BLEU", "Δ BLEU (p)", "chrF2", "Δ chrF2 (p)"]
@@ -66,7 +66,7 @@ def test_a_row_shows_quality_luck_and_cost(pair: ComparisonResult) -> None:
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
-def test_p_values_are_those_of_sacrebleus_own_paired_tests(
+def test_p_values_equal_those_of_sacrebleu(
     pair: ComparisonResult, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
@@ -81,7 +81,7 @@ def test_p_values_are_those_of_sacrebleus_own_paired_tests(
         assert ours.p == pytest.approx(result.p_value, rel=1e-9)
 
 
-def test_answers_that_are_right_or_wrong_get_mcnemars_test_too(pair: ComparisonResult) -> None:
+def test_exact_match_gets_mcnemars_test(pair: ComparisonResult) -> None:
     (dot,) = pair.others
     rights = [
         [output in several for output, several in zip(system.runs[0].outputs, pair.references, strict=True)]
@@ -102,7 +102,7 @@ def test_perplexity_is_measured_on_the_references(trained: dict[str, Path]) -> N
     assert found.where.corpus_metric == "chrF2"  # perplexity says nothing about outputs
 
 
-def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
+def test_nothing_is_decoded_if_no_metric_needs_outputs(
     trained: dict[str, Path], pair: ComparisonResult, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
@@ -125,7 +125,7 @@ def test_where_no_metric_looks_at_outputs_nothing_is_decoded(
             sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
 
 
-def test_the_answer_says_who_is_better_by_how_much_and_at_what_cost(pair: ComparisonResult) -> None:
+def test_conclusion_states_difference_and_relative_cost(pair: ComparisonResult) -> None:
     (answer,) = conclusions(pair)
     difference = pair.others[0].verdicts["bleu"].difference
     assert answer.startswith(f"dot-seed1 is better than none-seed1 (BLEU {difference:+.2f}, p < 0.0001), at ")
@@ -147,14 +147,14 @@ def test_identical_runs_are_not_different(trained: dict[str, Path], copied: Copy
     assert contrast.sentences.improved == contrast.sentences.worsened == []
 
 
-def test_runs_with_the_same_seed_are_not_taken_for_seeds_of_one_system(trained: dict[str, Path], copied: Copy) -> None:
+def test_runs_with_equal_seeds_are_separate_systems(trained: dict[str, Path], copied: Copy) -> None:
     runs = [trained["none-seed1"], trained["dot-seed1"], copied("dot-seed1", "again")]
     found = sightline.compare(runs, device="cpu", metrics=["exact"])
     assert [system.name for system in found.systems] == ["none-seed1", "dot-seed1", "again"]
     assert found.notes[0].startswith("dot-seed1, again have the same recipe, some even the same seed")
 
 
-def test_runs_that_differ_only_in_seed_are_compared_with_one_another(trained: dict[str, Path]) -> None:
+def test_runs_that_differ_only_in_seed_are_compared_separately(trained: dict[str, Path]) -> None:
     found = sightline.compare([trained["dot-seed1"], trained["dot-seed2"]], device="cpu", metrics=["exact"])
     assert [system.name for system in found.systems] == ["dot-seed1", "dot-seed2"]
     assert "differ only in their seed" in found.notes[0]
@@ -164,9 +164,7 @@ def test_runs_that_differ_only_in_seed_are_compared_with_one_another(trained: di
 # --- seeds -------------------------------------------------------------------------------------------------------
 
 
-def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
-    trained: dict[str, Path], seeded: ComparisonResult
-) -> None:
+def test_seeds_of_one_recipe_are_one_system(trained: dict[str, Path], seeded: ComparisonResult) -> None:
     assert [(system.name, [member.name for member in system.runs]) for system in seeded.systems] == [
         ("dot", ["dot-seed1", "dot-seed2"]),
         ("none", ["none-seed1", "none-seed2"]),
@@ -188,14 +186,14 @@ def test_seeds_of_one_recipe_are_one_system_with_mean_and_deviation(
     assert "mean ± standard deviation over the seeds" in " ".join(footnotes(seeded))
 
 
-def test_the_cost_of_a_system_is_that_of_one_run(seeded: ComparisonResult) -> None:
+def test_the_cost_of_a_system_is_the_mean_over_its_seeds(seeded: ComparisonResult) -> None:
     for system in seeded.systems:
         costs = [member.cost for member in system.runs]
         assert system.cost.seconds == pytest.approx(sum(cost.seconds or 0 for cost in costs) / 2)
         assert system.cost.peak_memory == max(cost.peak_memory or 0 for cost in costs)
 
 
-def test_names_may_be_given(trained: dict[str, Path]) -> None:
+def test_runs_can_be_named(trained: dict[str, Path]) -> None:
     runs = {"ohne s1": trained["none-seed1"], "ohne s2": trained["none-seed2"], "mit": trained["dot-seed1"]}
     found = sightline.compare(runs, device="cpu", metrics=["exact"], baseline="mit")
     assert [system.name for system in found.systems] == ["mit", "ohne"]
@@ -205,14 +203,14 @@ def test_names_may_be_given(trained: dict[str, Path]) -> None:
 # --- what is compared --------------------------------------------------------------------------------------------
 
 
-def test_only_metrics_that_all_recipes_have_are_compared(trained: dict[str, Path], copied: Copy) -> None:
+def test_default_metrics_are_those_of_all_recipes(trained: dict[str, Path], copied: Copy) -> None:
     other = copied("none-seed1", "other", evaluation__metrics=["exact", "bleu", "ter"])
     found = sightline.compare([trained["dot-seed1"], other], device="cpu")
     assert found.metrics == ["bleu", "exact"]
     assert "Left out, because not every recipe has them: chrF2, perplexity, TER." in found.notes
 
 
-def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied: Copy) -> None:
+def test_interrupted_trainings_are_noted(trained: dict[str, Path], copied: Copy) -> None:
     broken = copied("none-seed1", "broken", training__limits={"steps": 500})
     whole, half = (
         sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
@@ -222,9 +220,7 @@ def test_a_training_that_was_broken_off_is_told(trained: dict[str, Path], copied
     assert "Training did not finish: broken (step 90); continue it with --resume." in half.notes
 
 
-def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint_or_the_least(
-    trained: dict[str, Path], copied: Copy
-) -> None:
+def test_truncated_logs_are_noted_with_the_source_of_their_costs(trained: dict[str, Path], copied: Copy) -> None:
     saved, alone = copied("none-seed1", "saved"), copied("none-seed2", "alone", training__lr=0.016)
     shutil.rmtree(alone / "checkpoints")
     whole = sightline.compare([trained["dot-seed1"], alone], device="cpu", metrics=["exact"])
@@ -245,9 +241,7 @@ def test_a_journal_that_is_cut_off_is_told_and_costs_are_those_of_the_checkpoint
     assert ["training FLOPs" in answer for answer in conclusions(found)] == [True, False]
 
 
-def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
-    trained: dict[str, Path], copied: Copy
-) -> None:
+def test_relative_training_cost_needs_a_complete_log_of_the_baseline(trained: dict[str, Path], copied: Copy) -> None:
     cut = copied("none-seed2", "cut", training__limits={"epochs": 500})
     shutil.rmtree(cut / "checkpoints")
     found = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
@@ -255,9 +249,7 @@ def test_a_baseline_whose_journal_is_cut_off_has_no_training_to_be_measured_by(
     assert "training FLOPs" not in conclusions(found)[0] and "the parameters" in conclusions(found)[0]
 
 
-def test_what_went_before_a_training_is_no_part_of_its_cost_and_that_is_told(
-    trained: dict[str, Path], copied: Copy
-) -> None:
+def test_initialization_from_another_run_is_noted(trained: dict[str, Path], copied: Copy) -> None:
     begun = copied("none-seed1", "begun", model__init_from=str(trained["none-seed1"]))
     alone, after = (
         sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["exact"])
@@ -276,9 +268,7 @@ def distilled(folder: Path, teacher: str | dict[str, Any], key: str = "teacher")
     return [{"kind": "tsv", "file": str(folder / f"{key}.tsv")}]
 
 
-def test_what_a_teacher_cost_is_no_part_of_what_its_student_did_and_that_is_told(
-    trained: dict[str, Path], copied: Copy, tmp_path: Path
-) -> None:
+def test_generated_training_text_is_noted(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
     teacher = trained["dot-seed1"]
     text = distilled(tmp_path, checksum(teacher / "model.safetensors"))
     text += distilled(tmp_path, {"models": ["one", "two"]}, "model")
@@ -293,7 +283,7 @@ def test_what_a_teacher_cost_is_no_part_of_what_its_student_did_and_that_is_told
 
 
 @pytest.mark.parametrize("beside", [None, "half {", "[]", '{"plan": {"lines": 3}}'])
-def test_of_a_text_that_nobody_knows_who_wrote_nothing_is_said(
+def test_text_of_unknown_origin_is_not_noted(
     beside: str | None, trained: dict[str, Path], copied: Copy, tmp_path: Path
 ) -> None:
     if beside is not None:
@@ -304,9 +294,7 @@ def test_of_a_text_that_nobody_knows_who_wrote_nothing_is_said(
     assert "× the training FLOPs" in conclusions(found)[0]
 
 
-def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
-    trained: dict[str, Path], copied: Copy
-) -> None:
+def test_different_decoding_options_are_noted(trained: dict[str, Path], copied: Copy) -> None:
     greedy = copied("none-seed1", "greedy", decoding__beam=1)
     found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"])
     assert any("beam 2 (dot-seed1), 1 (greedy)" in note for note in found.notes)
@@ -315,7 +303,7 @@ def test_decoding_settings_that_differ_are_told_unless_one_beam_is_given(
     assert {member.decoding["beam"] for system in found.systems for member in system.runs} == {3}
 
 
-def test_a_setting_that_most_runs_share_is_told_once() -> None:
+def test_group_values_names_the_most_common_value_last() -> None:
     assert group_values({"a": "none", "b": "none", "c": "dictionary", "d": "none", "e": "dictionary", "f": "copy"}) == (
         "dictionary (c, e), copy (f), all others: none"
     )
@@ -323,7 +311,7 @@ def test_a_setting_that_most_runs_share_is_told_once() -> None:
     assert group_values({"a": "1", "b": "5", "c": "5", "d": "1"}) == "5 (b, c), all others: 1"
 
 
-def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair: ComparisonResult) -> None:
+def test_lowercase_applies_to_all_runs(trained: dict[str, Path], pair: ComparisonResult) -> None:
     loud_references = [[text.upper() for text in each] for each in pair.references]
     test = test_set.TestSet("loud", pair.sources, loud_references, pair.test.pairs)
     runs = [trained["none-seed1"], trained["dot-seed1"]]
@@ -336,7 +324,7 @@ def test_lowercase_scores_all_runs_in_lower_case(trained: dict[str, Path], pair:
     assert quiet.systems[1].qualities["bleu"].value == measure("bleu", outputs, test.references, lowercase=True).value
 
 
-def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: ComparisonResult) -> None:
+def test_analysis_counts_words_of_the_training_text(pair: ComparisonResult) -> None:
     where = pair.where
     assert where.counted_in == "the 150 targets of the training text of none-seed1"
     assert sum(bucket.sentences for bucket in where.lengths) == 60
@@ -348,7 +336,7 @@ def test_where_they_differ_is_found_with_the_words_of_the_training_text(pair: Co
     assert scores == pytest.approx([worst.baseline_score, worst.system_score])
 
 
-def test_without_the_training_text_words_are_counted_in_the_references(
+def test_without_training_text_words_of_the_references_are_counted(
     trained: dict[str, Path], copied: Copy, tmp_path: Path
 ) -> None:
     source, reference = tmp_path / "s", tmp_path / "r"
@@ -362,7 +350,7 @@ def test_without_the_training_text_words_are_counted_in_the_references(
     assert found.test.name == "s" and found.references == [["dog old"], ["cat"]]
 
 
-def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
+def test_lowercase_analysis_ignores_case() -> None:
     test = test_set.TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
     outputs = {"one": ["the dog"] * 10, "two": ["THE DOG"] * 10}
     looked: Any = {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}  # runs
@@ -380,7 +368,7 @@ def test_in_lower_case_words_that_differ_only_in_case_are_right() -> None:
 # --- runs of another machine -------------------------------------------------------------------------------------
 
 
-def test_runs_from_a_server_are_compared_on_the_corpora_of_this_machine(
+def test_runs_of_another_machine_use_local_corpora(
     trained: dict[str, Path], seeded: ComparisonResult, copied: Copy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpora = trained["dot-seed1"].parents[1]  # the recipes lie beside their texts
@@ -396,7 +384,7 @@ def test_runs_from_a_server_are_compared_on_the_corpora_of_this_machine(
 # --- the validation text, and words nobody knows -----------------------------------------------------------------
 
 
-def test_a_validation_text_of_which_training_saw_a_part_is_told(trained: dict[str, Path], copied: Copy) -> None:
+def test_validation_on_a_part_of_the_text_is_noted(trained: dict[str, Path], copied: Copy) -> None:
     part = copied("dot-seed1", "part", data__validation_limit=4)
     whole = copied("none-seed1", "whole", data__validation_limit=10)  # all there are
     found = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
@@ -411,7 +399,7 @@ def test_a_validation_text_of_which_training_saw_a_part_is_told(trained: dict[st
     assert Run.load(whole, device="cpu").evaluate("validation").validated is None
 
 
-def test_unknown_words_of_references_are_counted_beside_perplexity(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_perplexity_signature_counts_unknown_words(trained: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "in.de").write_text("hund katze\nalt\n", encoding="utf-8")
     (tmp_path / "out.en").write_text("dog zebra\nquagga quagga\n", encoding="utf-8")
     files = ["--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en")]
@@ -425,7 +413,7 @@ def test_unknown_words_of_references_are_counted_beside_perplexity(trained: dict
     assert "unknown" not in evaluated("bleu")
 
 
-def test_what_validations_saw_is_counted_in_pairs_also_where_sources_come_twice(copied: Copy) -> None:
+def test_validated_examples_are_counted_in_pairs(copied: Copy) -> None:
     run = Run.load(copied("dot-seed1", "part", data__validation_limit=2), device="cpu")
     for pairs, seen in ((2, None), (3, 2)):
         gathered = test_set.TestSet("validation", ["hund", "katze"], [["dog", "a dog"][: pairs - 1], ["cat"]], pairs)

@@ -49,7 +49,7 @@ def taggers(tasks: Runs) -> ComparisonResult:
 # --- language models ---------------------------------------------------------------------------------------------
 
 
-def test_language_models_are_compared_by_the_text_alone(tasks: Runs, language_models: ComparisonResult) -> None:
+def test_language_models_are_compared_without_decoding(tasks: Runs, language_models: ComparisonResult) -> None:
     assert language_models.metrics == ["perplexity", "bits-per-character"]
     for system in language_models.systems:
         run = Run.load(tasks[system.name], device="cpu")
@@ -60,7 +60,7 @@ def test_language_models_are_compared_by_the_text_alone(tasks: Runs, language_mo
     assert 0 < verdict.p <= 1 and verdict.mcnemar is None
 
 
-def test_what_language_models_lack_is_left_out_and_said(language_models: ComparisonResult, tmp_path: Path) -> None:
+def test_reports_of_language_models_have_no_decoding(language_models: ComparisonResult, tmp_path: Path) -> None:
     text = plain_text(language_models)
     assert "no outputs to show and no decoding to time" in text
     assert "test: 1 document. " in text and "over windows of 256 tokens" in text
@@ -73,7 +73,7 @@ def test_what_language_models_lack_is_left_out_and_said(language_models: Compari
     assert plain["systems"][0]["sentences_per_second"] is None and plain["where"]["contrasts"] == []
 
 
-def test_other_tokenizers_compare_by_bits_per_character_of_the_same_text(tasks: Runs) -> None:
+def test_different_tokenizers_compare_by_bits_per_character(tasks: Runs) -> None:
     found = sightline.compare([tasks["lm-lines"], tasks["lm-bpe"]], device="cpu")
     assert found.metrics == ["bits-per-character"]
     assert any(note.startswith("Perplexity is left out: lm-lines and lm-bpe have different") for note in found.notes)
@@ -81,7 +81,7 @@ def test_other_tokenizers_compare_by_bits_per_character_of_the_same_text(tasks: 
         sightline.compare([tasks["lm-lines"], tasks["lm-bpe"]], metrics=["perplexity"], device="cpu")
 
 
-def test_tokenizers_that_change_the_text_differently_do_not_compare(tasks: Runs) -> None:
+def test_different_normalizations_are_refused(tasks: Runs) -> None:
     with pytest.raises(RunError, match=r"lm-gru and lm-squeezed do not read the same text of test.*tokenizer\.norm"):
         sightline.compare([tasks["lm-gru"], tasks["lm-squeezed"]], device="cpu")
 
@@ -95,7 +95,7 @@ def without_a(run: Path, place: Path) -> Path:
     return copy
 
 
-def test_a_model_that_knows_less_of_the_text_does_not_win_by_bits_per_character(tasks: Runs, tmp_path: Path) -> None:
+def test_different_unknown_characters_are_refused(tasks: Runs, tmp_path: Path) -> None:
     fewer, too = (without_a(tasks["lm-lines"], tmp_path / name) for name in ("fewer", "too"))
     count = (tasks["lm-lines"].parents[1] / "test.txt").read_text().count("A")
     with pytest.raises(RunError, match=rf"fewer do not know the same words of test: 0 and {count} of its characters"):
@@ -103,7 +103,7 @@ def test_a_model_that_knows_less_of_the_text_does_not_win_by_bits_per_character(
     assert "bits-per-character" in sightline.compare([fewer, too], device="cpu").metrics
 
 
-def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs, tmp_path: Path) -> None:
+def test_models_with_different_contexts_share_windows(tasks: Runs, tmp_path: Path) -> None:
     other = Path(shutil.copytree(tasks["lm-transformer"], tmp_path / "short"))
     recipe = yaml.safe_load((other / "recipe.yaml").read_text())
     recipe["training"]["batches"]["context"] = 20
@@ -113,7 +113,7 @@ def test_models_with_other_contexts_are_tested_over_the_same_windows(tasks: Runs
     assert found.others[0].verdicts["perplexity"].difference != 0
 
 
-def test_a_text_of_ones_own_from_the_command_line(tasks: Runs, tmp_path: Path) -> None:
+def test_language_models_on_a_reference_file(tasks: Runs, tmp_path: Path) -> None:
     (tmp_path / "my.txt").write_text("ANNA: the dog\nBOHR: a cat\n" * 30)
     runs = [str(tasks["lm-gru"]), str(tasks["lm-transformer"])]
     arguments = ["compare", *runs, "--reference", str(tmp_path / "my.txt"), "--device", "cpu"]
@@ -124,7 +124,7 @@ def test_a_text_of_ones_own_from_the_command_line(tasks: Runs, tmp_path: Path) -
 # --- labels ------------------------------------------------------------------------------------------------------
 
 
-def test_classifiers_are_compared_over_the_labels_of_all(classifiers: ComparisonResult) -> None:
+def test_classifiers_are_compared_over_all_labels(classifiers: ComparisonResult) -> None:
     assert classifiers.metrics == ["accuracy", "macro-f1"]
     assert len(classifiers.sources) == 30  # the same text twice is two texts
     verdict = classifiers.others[0].verdicts["accuracy"]
@@ -156,7 +156,7 @@ def test_runs_of_different_tasks_are_refused(tasks: Runs) -> None:
         sightline.compare([tasks["names-gru"], tasks["names-lstm"]], metrics=["bleu"], device="cpu")
 
 
-def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
+def test_options_without_effect_are_refused(tasks: Runs) -> None:
     labels = [tasks["classify-mean"], tasks["classify-max"]]
     texts = [tasks["lm-gru"], tasks["lm-transformer"]]
     for runs, task in ((labels, "classification"), (texts, "language-model")):
@@ -166,7 +166,7 @@ def test_what_runs_of_a_task_would_leave_undone_is_refused(tasks: Runs) -> None:
         sightline.compare(texts, lowercase=True, device="cpu")
 
 
-def test_a_figure_that_fails_loses_nothing_else(
+def test_a_failed_figure_keeps_the_other_files(
     trained: Runs, pair: ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any, **__: Any) -> bytes:

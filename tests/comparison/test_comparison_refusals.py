@@ -71,14 +71,14 @@ def both(trained: dict[str, Path], _: Copy) -> list[Path]:
         ),
     ],
 )
-def test_what_cannot_be_compared_is_refused(
+def test_incomparable_runs_are_refused(
     make: Make, options: dict[str, Any], message: str, trained: dict[str, Path], copied: Copy
 ) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         sightline.compare(make(trained, copied), **options, device="cpu")
 
 
-def test_a_recipe_without_the_test_set_is_compared_on_another(trained: dict[str, Path], copied: Copy) -> None:
+def test_remedies_for_different_test_sets_and_case(trained: dict[str, Path], copied: Copy) -> None:
     fewer, folded = copied("none-seed1", "fewer", data__tests={}), copied("none-seed1", "f", evaluation__lowercase=True)
     found = sightline.compare([trained["dot-seed1"], fewer], on="validation", device="cpu", metrics=["exact"])
     assert len(found.sources) == 10
@@ -86,7 +86,7 @@ def test_a_recipe_without_the_test_set_is_compared_on_another(trained: dict[str,
     assert "case:lc" in found.baseline.qualities["bleu"].signature
 
 
-def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_duplicate_folders_are_refused(trained: dict[str, Path], tmp_path: Path) -> None:
     run = trained["dot-seed1"]
     (tmp_path / "link").symlink_to(run)
     for other in (run, run / ".." / run.name, Path(os.path.relpath(run)), tmp_path / "link"):
@@ -94,9 +94,7 @@ def test_the_same_folder_twice_by_whatever_name(trained: dict[str, Path], tmp_pa
             sightline.compare([run, other])
 
 
-def test_different_sources_or_references_with_the_runs_and_the_line(
-    trained: dict[str, Path], copied: Copy, tmp_path: Path
-) -> None:
+def test_different_test_sets_are_refused_with_the_line(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
     corpus = trained["dot-seed1"].parent.parent
     shutil.copytree(corpus, tmp_path / "corpus", ignore=shutil.ignore_patterns("runs", "cache"))
     other = copied("none-seed1", "elsewhere", data__folder=str(tmp_path / "corpus"))
@@ -115,9 +113,7 @@ def test_different_sources_or_references_with_the_runs_and_the_line(
             sightline.compare(runs, device="cpu")
 
 
-def test_what_a_run_cannot_read_is_told_with_its_name(
-    trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decoding_errors_name_the_run(trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     predict = Run.predict_nbest
 
     def limited(self: Run, *asked: Any, **how: Any) -> Any:
@@ -130,7 +126,7 @@ def test_what_a_run_cannot_read_is_told_with_its_name(
         sightline.compare([trained["dot-seed1"], trained["none-seed1"]], device="cpu")
 
 
-def test_a_test_set_whose_files_are_gone(
+def test_a_missing_test_file_is_reported(
     trained: dict[str, Path], copied: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moved = copied("none-seed1", "moved", data__folder=str(tmp_path / "gone"))
@@ -141,7 +137,7 @@ def test_a_test_set_whose_files_are_gone(
         sightline.compare([trained["dot-seed1"], moved])
 
 
-def test_perplexity_of_different_tokens(trained: dict[str, Path], copied: Copy) -> None:
+def test_perplexity_of_different_tokenizers(trained: dict[str, Path], copied: Copy) -> None:
     other = copied("none-seed1", "other")
     content = (other / "tokenizer.json").read_text(encoding="utf-8")
     assert '"dog"' in content or '"▁dog"' in content
@@ -171,9 +167,7 @@ def scorable(name: str, *, copies: bool = False, words: str = "a b") -> Compared
         ({"words": "a c"}, "first and other have different tokenizers, and perplexity is one of tokens"),
     ],
 )
-def test_perplexities_of_other_tokens_are_left_out_and_refused_where_asked_for(
-    other: dict[str, Any], said: str
-) -> None:
+def test_incomparable_perplexities_are_left_out_or_refused(other: dict[str, Any], said: str) -> None:
     runs = [scorable("first"), scorable("other", **other)]
     found = choose_scoring(runs, None, None)
     assert (found.metrics, found.bootstrap) == (["bleu"], 7)
@@ -183,17 +177,17 @@ def test_perplexities_of_other_tokens_are_left_out_and_refused_where_asked_for(
             choose_scoring(runs, asked, None)
 
 
-def test_a_metric_asked_for_twice_is_taken_once() -> None:
+def test_duplicate_metrics_are_merged() -> None:
     found = choose_scoring([scorable("first"), scorable("other")], ["perplexity", "bleu", "perplexity"], None)
     assert (found.metrics, found.notes) == (["perplexity", "bleu"], [])
 
 
-def test_an_empty_test_set_of_ones_own() -> None:
+def test_an_empty_test_set_is_refused() -> None:
     with pytest.raises(RunError, match="the test set own has no sentences, so there is nothing to compare; give"):
         systems.common_test_set([scorable("first")], test_set.TestSet("own", [], [], 0))
 
 
-def test_references_are_gathered_only_where_every_run_gathers_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_are_gathered_only_if_every_run_gathers_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systems, "is_reverse_direction", lambda *_: False)
 
     def reader(gathers: bool) -> ComparedRun:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ def journal(folder: Path, *records: dict[str, Any], end: str = "") -> Path:
     return folder
 
 
-def test_costs_are_what_was_counted_up_to_the_end(tmp_path: Path) -> None:
+def test_costs_are_the_last_values_of_the_log(tmp_path: Path) -> None:
     later = {**TRAIN, "step": 20, "tokens": 200, "flops": 10_000, "seconds": 3.0}
     lower = {**VALIDATION, "step": 20, "peak_memory": 700, "tokens": 200, "flops": 10_000, "seconds": 3.5}
     cost, validations = read_log(journal(tmp_path, TRAIN, VALIDATION, later, lower), recipe())
@@ -83,18 +84,18 @@ def test_an_older_run_has_no_flops_and_no_memory(tmp_path: Path) -> None:
     assert "flops" not in validations[0] and validations[0]["bleu"] == 7.5
 
 
-def test_half_a_line_at_the_end_is_passed_over_and_a_damaged_line_is_not(tmp_path: Path) -> None:
+def test_half_a_last_line_is_ignored_but_damaged_lines_are_not(tmp_path: Path) -> None:
     cost, _ = read_log(journal(tmp_path, TRAIN, end='{"kind": "tra'), recipe())
     assert cost.steps == 10
     with pytest.raises(RunError, match=r"metrics\.jsonl, line 2 is damaged"):
         read_log(journal(tmp_path, TRAIN, end='{"kind": "tra\n{}\n'), recipe())
 
 
-def test_the_mean_cost_is_known_only_if_all_are() -> None:
+def test_combined_costs_need_all_values() -> None:
     one, two = Cost(10, 100, None, 1.0, 5), Cost(20, 300, 7, 2.0, 9)
-    assert Cost.mean([one, two]) == Cost(steps=15, tokens=200, flops=None, seconds=1.5, peak_memory=9)
-    assert Cost.mean([one, replace(two, least=True)]).least
-    assert Cost.total([one, two]) == Cost(steps=30, tokens=400, flops=None, seconds=3.0, peak_memory=9)
+    assert Cost.combine([one, two], fmean) == Cost(steps=15, tokens=200, flops=None, seconds=1.5, peak_memory=9)
+    assert Cost.combine([one, replace(two, least=True)], fmean).least
+    assert Cost.combine([one, two], sum) == Cost(steps=30, tokens=400, flops=None, seconds=3.0, peak_memory=9)
 
 
 # --- journals that are cut off -----------------------------------------------------------------------------------
@@ -103,7 +104,7 @@ def test_the_mean_cost_is_known_only_if_all_are() -> None:
 LAST = {**VALIDATION, "step": 20, "tokens": 200, "flops": 10_000, "seconds": 3.5}
 
 
-def test_what_a_training_took_is_told_by_its_checkpoint_where_the_journal_is_cut_off(tmp_path: Path) -> None:
+def test_costs_of_a_truncated_log_come_from_the_checkpoint(tmp_path: Path) -> None:
     size = (journal(tmp_path, TRAIN, VALIDATION, LAST) / "metrics.jsonl").stat().st_size
     checkpoint(tmp_path, step=12, tokens=120, flops=6_000, seconds=2.0, journal=size // 2)
     checkpoint(tmp_path, step=20, tokens=200, flops=10_000, seconds=3.6, journal=size)
@@ -115,7 +116,7 @@ def test_what_a_training_took_is_told_by_its_checkpoint_where_the_journal_is_cut
     assert [each["step"] for each in validations] == [12]
 
 
-def test_a_training_that_goes_on_or_was_killed_behind_its_checkpoint_has_a_whole_journal(tmp_path: Path) -> None:
+def test_a_log_longer_than_at_its_checkpoint_is_complete(tmp_path: Path) -> None:
     size = (journal(tmp_path, TRAIN) / "metrics.jsonl").stat().st_size
     checkpoint(tmp_path, step=14, tokens=140, flops=7_000, seconds=2.1, journal=size)  # between two records
     assert cut_off(tmp_path, recipe()) is None
@@ -130,7 +131,7 @@ def test_a_training_that_goes_on_or_was_killed_behind_its_checkpoint_has_a_whole
     [([TRAIN, VALIDATION], ""), ([TRAIN, VALIDATION], '{"kind": "tra'), ([TRAIN, LAST], '{"kind": "valid')],
     ids=["lines missing", "half a line", "half a line behind the last step"],
 )
-def test_without_a_checkpoint_a_journal_that_ends_too_soon_tells_the_least_cost(
+def test_a_truncated_log_without_checkpoint_gives_a_lower_bound(
     tmp_path: Path, records: list[dict[str, Any]], end: str
 ) -> None:
     journal(tmp_path, *records, end=end)
@@ -150,7 +151,7 @@ def test_without_a_checkpoint_a_journal_that_ends_too_soon_tells_the_least_cost(
     ],
     ids=["steps", "epochs", "minutes", "patience"],
 )
-def test_a_journal_that_ends_at_a_limit_is_whole(tmp_path: Path, training: dict[str, Any]) -> None:
+def test_a_log_that_ends_at_a_limit_is_complete(tmp_path: Path, training: dict[str, Any]) -> None:
     journal(tmp_path, TRAIN, VALIDATION, {**LAST, "epoch": 2, "best": False})
     assert cut_off(tmp_path, recipe(**training)) is None
     assert not read_log(tmp_path, recipe(**training))[0].least
@@ -164,13 +165,13 @@ def test_patience_counts_validations_since_the_best_and_nothing_else(tmp_path: P
     assert cut_off(tmp_path, patient) is None
 
 
-def test_what_is_counted_has_one_record_and_that_is_all_of_it(tmp_path: Path) -> None:
+def test_a_counted_model_has_a_complete_log_of_one_record(tmp_path: Path) -> None:
     counted = Recipe.model_validate(CASES["language model, counted"])
     assert cut_off(journal(tmp_path, {**VALIDATION, "step": 1}), counted) is None
 
 
 @pytest.mark.parametrize("content", ["half {", "[]", None], ids=["half a file", "no object", "no file"])
-def test_a_checkpoint_that_cannot_be_read_is_none(tmp_path: Path, content: str | None) -> None:
+def test_an_unreadable_checkpoint_is_ignored(tmp_path: Path, content: str | None) -> None:
     checkpoint(journal(tmp_path, TRAIN), step=20, journal=9_999)
     assert cut_off(tmp_path, recipe()) == CutOff(10, 20, saved=True)
     (path,) = tmp_path.glob("checkpoints/*/progress.json")

@@ -33,7 +33,7 @@ def mixed(trained: dict[str, Path]) -> ComparisonResult:
     return sightline.compare([*parts, parts], device="cpu")
 
 
-def test_an_ensemble_writes_and_scores_as_in_evaluate(trained: dict[str, Path], mixed: ComparisonResult) -> None:
+def test_an_ensemble_scores_as_in_evaluate(trained: dict[str, Path], mixed: ComparisonResult) -> None:
     together = Run.ensemble([trained[name] for name in ("none-seed1", "dot-seed1", "dot-seed2")], device="cpu")
     report = together.evaluate("test")
     system = mixed.systems[-1]
@@ -44,7 +44,7 @@ def test_an_ensemble_writes_and_scores_as_in_evaluate(trained: dict[str, Path], 
     assert set(system.verdicts) == set(mixed.metrics)
 
 
-def test_an_ensemble_costs_what_all_its_runs_cost(mixed: ComparisonResult) -> None:
+def test_the_cost_of_an_ensemble_is_the_sum_of_its_runs(mixed: ComparisonResult) -> None:
     runs = [member for system in mixed.systems[:-1] for member in system.runs]
     (member,) = mixed.systems[-1].runs
     assert member.ensemble == ["none-seed1", "dot-seed1", "dot-seed2"]
@@ -58,7 +58,7 @@ def test_an_ensemble_costs_what_all_its_runs_cost(mixed: ComparisonResult) -> No
     assert "× the training FLOPs" in conclusions(mixed)[-1]
 
 
-def test_seeds_are_one_system_beside_their_ensemble(mixed: ComparisonResult) -> None:
+def test_seeds_form_a_system_beside_their_ensemble(mixed: ComparisonResult) -> None:
     assert [system.name for system in mixed.systems[:-1]] == ["none-seed1", "dot"]
     assert [len(system.runs) for system in mixed.systems] == [1, 2, 1]
     assert [row[1] for row in main_table(mixed).rows] == ["1", "2", "3"]
@@ -70,14 +70,14 @@ def test_seeds_are_one_system_beside_their_ensemble(mixed: ComparisonResult) -> 
     assert seeds == ["1", "1", "2", "–"]
 
 
-def test_no_run_is_another_seed_of_an_ensemble_that_begins_alike(trained: dict[str, Path]) -> None:
+def test_ensembles_are_not_grouped_with_their_runs(trained: dict[str, Path]) -> None:
     one, two, other = (trained[name] for name in ("dot-seed1", "dot-seed2", "none-seed1"))
     found = sightline.compare([(one, other), two], device="cpu", metrics=["exact"])
     assert [len(system.runs) for system in found.systems] == [1, 1]
     assert not any("differ only in their seed" in note for note in found.notes)
 
 
-def test_each_run_is_loaded_once_wherever_it_stands(trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_run_is_loaded_once(trained: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[str] = []
     load = Run.load
 
@@ -91,7 +91,7 @@ def test_each_run_is_loaded_once_wherever_it_stands(trained: dict[str, Path], mo
     assert loaded == ["dot-seed1", "dot-seed2", "none-seed1"]
 
 
-def test_a_path_with_plus_is_an_ensemble_unless_a_folder_is_called_so(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_a_path_with_plus_is_an_ensemble_unless_it_exists(trained: dict[str, Path], tmp_path: Path) -> None:
     one, two = trained["dot-seed1"], trained["dot-seed2"]
     assert folders_of(f"{one}+{two}") == folders_of((one, str(two))) == [one, two]
     assert folders_of(one) == [one]
@@ -102,7 +102,7 @@ def test_a_path_with_plus_is_an_ensemble_unless_a_folder_is_called_so(trained: d
     assert [system.name for system in found.systems] == ["a+b", "dot-seed1 + dot-seed2"]
 
 
-def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -> None:
+def test_given_names_apply_to_parts(trained: dict[str, Path]) -> None:
     runs = {"first": trained["dot-seed1"], "both": (trained["dot-seed1"], trained["none-seed1"])}
     found = sightline.compare(runs, device="cpu", metrics=["exact"])
     assert [system.name for system in found.systems] == ["first", "both"]
@@ -110,7 +110,7 @@ def test_names_that_are_given_are_those_of_parts_too(trained: dict[str, Path]) -
     assert any(": both (2 runs)." in note for note in found.notes)
 
 
-def test_two_of_one_name_are_refused(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_duplicate_names_are_refused(trained: dict[str, Path], tmp_path: Path) -> None:
     one, two = trained["dot-seed1"], trained["dot-seed2"]
     same = Path(shutil.copytree(trained["none-seed1"], tmp_path / "dot-seed1 + dot-seed2"))
     with pytest.raises(
@@ -131,7 +131,7 @@ def test_an_ensemble_can_be_the_baseline(trained: dict[str, Path]) -> None:
     assert found.baseline.name == "dot-seed1"  # and not the ensemble that begins with it
 
 
-def test_the_mean_of_logs_is_another_ensemble(trained: dict[str, Path]) -> None:
+def test_ensembles_can_average_logs(trained: dict[str, Path]) -> None:
     parts = [trained["none-seed1"], trained["dot-seed1"]]
     found = sightline.compare([parts[0], parts], device="cpu", metrics=["perplexity"], ensemble_mean="logs")
     wanted = Run.ensemble(parts, mean="logs", device="cpu").evaluate("test").scores[3]
@@ -148,7 +148,7 @@ def test_the_mean_of_logs_is_another_ensemble(trained: dict[str, Path]) -> None:
         (["dot-seed1", "dot-seed2+nowhere"], "nowhere"),
     ],
 )
-def test_what_would_be_no_comparison_is_refused(trained: dict[str, Path], runs: list[str], said: str) -> None:
+def test_invalid_ensembles_are_refused(trained: dict[str, Path], runs: list[str], said: str) -> None:
     folder = trained["dot-seed1"].parent
     paths = ["+".join(str(folder / part) for part in run.split("+")) for run in runs]
     with pytest.raises(RunError, match=said):
@@ -163,7 +163,7 @@ def test_means_without_an_ensemble_and_unknown_ones_are_refused(trained: dict[st
         sightline.compare([one, (one, two)], device="cpu", ensemble_mean="sums")  # type: ignore[arg-type]
 
 
-def test_outputs_without_a_model_are_no_part_of_an_ensemble(trained: dict[str, Path], tmp_path: Path) -> None:
+def test_baselines_cannot_be_part_of_an_ensemble(trained: dict[str, Path], tmp_path: Path) -> None:
     recipe = trained["dot-seed1"] / "recipe.yaml"
     lead = tmp_path / "lead"
     made = CliRunner().invoke(app, ["baseline", "lead", str(recipe), "--out", str(lead)], catch_exceptions=False)
@@ -178,7 +178,7 @@ def test_outputs_without_a_model_are_no_part_of_an_ensemble(trained: dict[str, P
     assert rows["model.decoder.attention.kind"] == ["–", "none", "dot, none"]
 
 
-def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], copied: Copy) -> None:
+def test_notes_on_parts_appear_once(trained: dict[str, Path], copied: Copy) -> None:
     short = copied("dot-seed2", "short", training__limits={"steps": 500})
     runs = [trained["none-seed1"], short, (trained["none-seed1"], short), (trained["dot-seed1"], short)]
     notes = sightline.compare(runs, device="cpu", metrics=["exact"]).notes
@@ -192,13 +192,13 @@ def test_what_is_to_be_known_of_a_part_is_told_once(trained: dict[str, Path], co
     assert any("(model.init_from): begun. Tokens" in note for note in notes)
 
 
-def test_a_key_in_which_only_the_runs_of_ensembles_differ_is_no_difference_of_systems(trained: dict[str, Path]) -> None:
+def test_differences_within_ensembles_are_not_shown(trained: dict[str, Path]) -> None:
     one, two = ([trained[f"{kind}-seed{seed}"] for kind in ("none", "dot")] for seed in (1, 2))
     found = sightline.compare([one, two], device="cpu", metrics=["exact"])
     assert differences_table(found).rows == [["seed", "1, 1", "2, 2"]]
 
 
-def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
+def test_ensembles_have_devices_and_teachers_of_all_runs(
     trained: dict[str, Path], copied: Copy, tmp_path: Path
 ) -> None:
     (tmp_path / "text.tsv.json").write_text(json.dumps({"counts": {"kept": 1}, "plan": {"teacher": "big"}}))
@@ -218,7 +218,7 @@ def test_devices_and_teachers_of_every_run_of_an_ensemble_are_known(
     assert any(note.endswith(mixed) for note in found.notes)
 
 
-def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
+def test_ensembles_of_language_models_are_scored(tasks: dict[str, Path]) -> None:
     parts = [tasks["lm-gru"], tasks["lm-transformer"]]
     with pytest.raises(RunError, match="--ensemble-mean logs is for outputs, and a text is scored by probabilities"):
         sightline.compare([parts[0], parts], device="cpu", ensemble_mean="logs")
@@ -227,7 +227,7 @@ def test_models_of_text_are_measured_together(tasks: dict[str, Path]) -> None:
     assert found.systems[1].qualities["perplexity"].value == wanted[0].value
 
 
-def test_pictures_tables_and_files_know_ensembles(mixed: ComparisonResult, tmp_path: Path) -> None:
+def test_ensembles_in_figures_tables_and_files(mixed: ComparisonResult, tmp_path: Path) -> None:
     drawn = draw(mixed, "svg").decode()
     assert "none-seed1 + dot-seed1 + dot-seed2" in drawn and "not recorded" not in drawn
     path = tmp_path / "saved.json"

@@ -33,7 +33,7 @@ def hostile(seeded: ComparisonResult) -> ComparisonResult:
     return replace(seeded, systems=[replace(first, name=HOSTILE), *rest])
 
 
-def test_csv_has_a_line_a_system_with_every_number_in_full(seeded: ComparisonResult, hostile: ComparisonResult) -> None:
+def test_csv_has_a_line_per_system_in_full_precision(seeded: ComparisonResult, hostile: ComparisonResult) -> None:
     rows = list(csv.DictReader(io.StringIO(csv_text(hostile))))
     assert [row["system"] for row in rows] == [HOSTILE, "none"]
     for row, system in zip(rows, seeded.systems, strict=True):
@@ -52,7 +52,7 @@ def test_csv_has_a_line_a_system_with_every_number_in_full(seeded: ComparisonRes
     assert rows[1]["bleu_significant"] == str(verdict.significant)
 
 
-def test_json_has_everything_and_nothing_that_json_lacks(seeded: ComparisonResult) -> None:
+def test_json_is_complete_and_strict(seeded: ComparisonResult) -> None:
     plain = json.loads(seeded.to_json(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert plain == json.loads(json.dumps(seeded.to_dict()))
     none = plain["systems"][1]
@@ -79,7 +79,7 @@ def test_markdown_tables_have_as_many_cells_in_every_row(hostile: ComparisonResu
     assert "<b>" not in text.replace("\\<", "")
 
 
-def test_latex_escapes_every_character_that_means_something() -> None:
+def test_latex_escapes_special_characters() -> None:
     assert latex_text(HOSTILE) == (
         r"a\textbar{}b\_c \& 50\% \$x\textasciicircum{}2\$ \#1 \{\textasciitilde{}\} \textbackslash{}end "
         r"{[}{*}] \textless{}b\textgreater{}-{}-`"
@@ -87,7 +87,7 @@ def test_latex_escapes_every_character_that_means_something() -> None:
     assert latex_text("3 ± 1") == r"3 $\pm$ 1"
 
 
-def test_latex_is_a_balanced_tabular_with_as_many_cells_in_every_row(hostile: ComparisonResult) -> None:
+def test_latex_is_a_balanced_tabular(hostile: ComparisonResult) -> None:
     text = latex(hostile)
     layout = re.search(r"\\begin\{tabular\}\{([lr]+)\}", text)
     assert layout is not None
@@ -108,7 +108,7 @@ def test_latex_is_a_balanced_tabular_with_as_many_cells_in_every_row(hostile: Co
     assert text.isascii()
 
 
-def test_all_of_it_is_written_into_a_folder(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_write_comparison_writes_all_files(seeded: ComparisonResult, tmp_path: Path) -> None:
     written = write_comparison(seeded, tmp_path / "new" / "folder")
     assert [path.name for path in written] == [
         f"comparison.{suffix}" for suffix in ("html", "md", "tex", "csv", "json", "png")
@@ -120,7 +120,7 @@ def test_all_of_it_is_written_into_a_folder(seeded: ComparisonResult, tmp_path: 
     assert written[5].read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_file_that_cannot_be_written_is_told_by_its_own_name_once_the_others_are(
+def test_write_errors_are_raised_after_the_other_files(
     seeded: ComparisonResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, text: str) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_written_is_told_by_its_own_name_once_the_others_a
     assert str(refused.value) == f"not all could be written or drawn {told}"
 
 
-def test_what_a_sweep_writes_names_the_runs_that_failed(
+def test_comparison_of_a_sweep_names_failed_runs(
     trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.comparison.export.write_comparison", lambda *_: [])
@@ -146,7 +146,7 @@ def test_what_a_sweep_writes_names_the_runs_that_failed(
     assert found.notes[-1] == "Failed in training, so not compared: dot-seed2."
 
 
-def test_the_mean_is_taken_where_all_seeds_were_validated(seeded: ComparisonResult) -> None:
+def test_mean_line_uses_common_steps(seeded: ComparisonResult) -> None:
     def journal(points: Sequence[tuple[int, int, float]]) -> list[Validation]:
         return [{"step": step, "tokens": tokens, "loss": loss} for step, tokens, loss in points]
 
@@ -160,7 +160,7 @@ def test_the_mean_is_taken_where_all_seeds_were_validated(seeded: ComparisonResu
     assert mean_line(system, "flops", "loss") == []
 
 
-def test_formats_go_by_suffix_and_others_are_refused(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_figure_format_follows_the_suffix(seeded: ComparisonResult, tmp_path: Path) -> None:
     for name, start in (("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.pdf", b"%PDF")):
         write_figure(seeded, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(start)
@@ -170,13 +170,13 @@ def test_formats_go_by_suffix_and_others_are_refused(seeded: ComparisonResult, t
     assert not (tmp_path / "a.gif").exists()
 
 
-def test_names_are_no_formulas_and_twenty_systems_have_room(seeded: ComparisonResult) -> None:
+def test_names_with_formulas_and_twenty_systems_are_drawn(seeded: ComparisonResult) -> None:
     names = ["$\\frac{", "نموذج", *(f"system {number} with a rather long name, and more of it" for number in range(18))]
     systems = [replace(seeded.systems[number % 2], name=name) for number, name in enumerate(names)]
     assert draw(replace(seeded, systems=systems), "png").startswith(b"\x89PNG")
 
 
-def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: ComparisonResult) -> None:
+def test_intervals_without_their_value_are_drawn(seeded: ComparisonResult) -> None:
     first, *rest = seeded.systems
     metric = seeded.metrics[0]
     quality = replace(first.qualities[metric], value=0.0, low=1e-15, high=0.4)
@@ -184,7 +184,7 @@ def test_an_interval_that_does_not_hold_its_value_can_be_drawn(seeded: Compariso
     assert draw(odd, "svg", parts=("costs",)).startswith(b"<?xml")
 
 
-def test_costs_far_apart_have_ticks_in_plain_letters(seeded: ComparisonResult) -> None:
+def test_logarithmic_ticks_are_plain_text(seeded: ComparisonResult) -> None:
     def with_parameters(system: SystemResult, count: int) -> SystemResult:
         return replace(system, runs=[replace(each, parameters=count) for each in system.runs])
 
@@ -203,7 +203,7 @@ def test_costs_far_apart_have_ticks_in_plain_letters(seeded: ComparisonResult) -
         (["tokenizer.kind", "tokenizer.dropout"], "loss (nats a token;\ntokenizers differ, so do these)"),
     ],
 )
-def test_losses_of_different_tokens_are_said_to_be_so(pair: ComparisonResult, keys: list[str], label: str) -> None:
+def test_loss_label_states_different_tokenizers(pair: ComparisonResult, keys: list[str], label: str) -> None:
     differing = replace(pair, differences=[Difference(key, ["1", "2"]) for key in keys])
     assert figures._shown_values(differing)[0] == ("loss", label)
 
@@ -228,7 +228,7 @@ def without(comparison: ComparisonResult, *keys: str) -> ComparisonResult:
 
 
 @pytest.mark.parametrize("missing", [(), ("flops",), ("bleu",), ("step", "loss", "bleu")])
-def test_loss_and_metric_are_drawn_over_what_was_logged(seeded: ComparisonResult, missing: tuple[str, ...]) -> None:
+def test_curves_are_drawn_for_logged_values(seeded: ComparisonResult, missing: tuple[str, ...]) -> None:
     labels = {"target tokens": "tokens", "training FLOPs": "flops", "steps": "step", "BLEU": "bleu"}
     drawn = draw(without(seeded, *missing), "svg", parts=("curves",)).decode()  # each label is a comment
     for label, key in labels.items():

@@ -47,7 +47,7 @@ def mixed(runs: list[Path]) -> ComparisonResult:
     return sightline.compare(runs, device="cpu")
 
 
-def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: ComparisonResult) -> None:
+def test_only_trained_systems_have_perplexity(mixed: ComparisonResult) -> None:
     assert mixed.metrics == ["bleu", "chrf", "exact", "perplexity"]
     assert [system.name for system in mixed.systems] == ["none-seed1", "dot", "lead", "oracle"]
     assert [system.name for system in mixed.having("perplexity")] == ["none-seed1", "dot"]
@@ -57,23 +57,21 @@ def test_those_with_a_model_have_perplexity_and_the_others_lack_it(mixed: Compar
     assert NOTE in mixed.notes
 
 
-def test_the_perplexities_are_those_of_a_comparison_without_baselines(
-    mixed: ComparisonResult, runs: list[Path]
-) -> None:
+def test_perplexities_are_unchanged_by_baselines(mixed: ComparisonResult, runs: list[Path]) -> None:
     alone = sightline.compare(runs[:3], device="cpu", metrics=["perplexity"])
     for ours, theirs in zip(mixed.systems[:2], alone.systems, strict=True):
         assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
     assert mixed.others[0].verdicts["perplexity"] == alone.others[0].verdicts["perplexity"]
 
 
-def test_only_what_has_the_metric_is_tested(mixed: ComparisonResult) -> None:
+def test_only_systems_with_the_metric_are_tested(mixed: ComparisonResult) -> None:
     assert [system.name for system in mixed.tested("perplexity")] == ["dot"]
     assert [system.name for system in mixed.tested("bleu")] == ["dot", "lead", "oracle"]
     tested = [row[0] for row in significance_table(mixed).rows if row[1] == "perplexity"]
     assert tested == ["dot"]
 
 
-def test_holm_corrects_for_as_many_as_are_tested(mixed: ComparisonResult) -> None:
+def test_holm_counts_only_tested_systems(mixed: ComparisonResult) -> None:
     first, dot, *others = mixed.systems
     verdict = dot.verdicts["perplexity"]
     near = replace(
@@ -85,7 +83,7 @@ def test_holm_corrects_for_as_many_as_are_tested(mixed: ComparisonResult) -> Non
     ]  # 0.04 would not do among three
 
 
-def test_where_the_baseline_has_no_model_no_difference_is_tested(runs: list[Path]) -> None:
+def test_a_baseline_without_perplexity_disables_its_tests(runs: list[Path]) -> None:
     found = sightline.compare(runs, baseline="lead", device="cpu")
     assert found.baseline.name == "lead" and found.tested("perplexity") == []
     assert [system.name for system in found.having("perplexity")] == ["none-seed1", "dot"]
@@ -116,7 +114,7 @@ def check(found: dict[str, list[str]], mixed: ComparisonResult, nothing: str = "
     assert re.search(r"\d\.\d\d", found["dot"][0]) and re.search(r"\(<?0\.\d+\)|\(1\.0000\)", found["dot"][1])
 
 
-def test_the_table_has_empty_cells_and_marks_the_best_of_those_that_have_it(mixed: ComparisonResult) -> None:
+def test_missing_metrics_are_empty_cells(mixed: ComparisonResult) -> None:
     table = main_table(mixed)
     heads = [column.title for column in table.columns]
     check(cells(table.rows, heads), mixed)
@@ -127,15 +125,13 @@ def test_the_table_has_empty_cells_and_marks_the_best_of_those_that_have_it(mixe
     assert [row[-2:] for row in alone.rows[2:]] == [["–", "–"]] * 2
 
 
-def test_the_only_one_with_a_metric_is_not_marked_as_the_best(
-    trained: dict[str, Path], written: dict[str, Path]
-) -> None:
+def test_a_single_value_is_not_marked_as_best(trained: dict[str, Path], written: dict[str, Path]) -> None:
     table = main_table(sightline.compare([trained["dot-seed1"], written["lead"]], device="cpu"))
     place = [column.title for column in table.columns].index("perplexity")
     assert {column for _, column in table.best} == {place - 6, place - 4, place - 2}
 
 
-def test_in_csv(mixed: ComparisonResult) -> None:
+def test_missing_metrics_in_csv(mixed: ComparisonResult) -> None:
     rows = {row["system"]: row for row in csv.DictReader(io.StringIO(csv_text(mixed)))}
     mine = [key for key in rows["lead"] if key.startswith("perplexity")]
     assert len(mine) == 13
@@ -146,7 +142,7 @@ def test_in_csv(mixed: ComparisonResult) -> None:
     assert float(rows["dot"]["perplexity_p"]) == mixed.others[0].verdicts["perplexity"].p
 
 
-def test_in_json(mixed: ComparisonResult) -> None:
+def test_missing_metrics_in_json(mixed: ComparisonResult) -> None:
     none, dot, lead, oracle = json.loads(mixed.to_json())["systems"]
     for each in (lead, oracle):
         assert each["qualities"]["perplexity"] is None and each["verdicts"]["perplexity"] is None
@@ -156,7 +152,7 @@ def test_in_json(mixed: ComparisonResult) -> None:
     assert none["verdicts"] == {} and none["qualities"]["perplexity"]["value"] > 1
 
 
-def test_the_figure_is_of_a_metric_that_all_have(mixed: ComparisonResult) -> None:
+def test_the_figure_shows_a_common_metric(mixed: ComparisonResult) -> None:
     picture = draw(mixed, "svg")
     assert b"BLEU on test against cost" in picture and b"perplexity" not in picture
 
@@ -164,7 +160,7 @@ def test_the_figure_is_of_a_metric_that_all_have(mixed: ComparisonResult) -> Non
 # --- what is chosen -----------------------------------------------------------------------------------------------
 
 
-def test_what_not_all_have_cannot_come_first_and_the_remedy_is_said(runs: list[Path]) -> None:
+def test_the_first_metric_must_be_common(runs: list[Path]) -> None:
     said = r"perplexity cannot come first: lead and oracle have no model.*e\.g\. --metrics "
     with pytest.raises(RunError, match=said + "chrf,perplexity$"):
         sightline.compare(runs, metrics=["perplexity", "chrf"])
@@ -172,15 +168,13 @@ def test_what_not_all_have_cannot_come_first_and_the_remedy_is_said(runs: list[P
         sightline.compare(runs, metrics=["perplexity"])
 
 
-def test_of_the_recipes_metrics_those_that_all_have_come_first(copied: Copy, written: dict[str, Path]) -> None:
+def test_common_metrics_come_first(copied: Copy, written: dict[str, Path]) -> None:
     run = copied("dot-seed1", "mine", evaluation__metrics=["perplexity", "chrf", "bleu"])
     found = sightline.compare([run, written["lead"]], device="cpu")
     assert found.metrics == ["chrf", "bleu", "perplexity"]
 
 
-def test_the_recipe_of_a_baseline_need_not_name_what_it_cannot_have(
-    trained: dict[str, Path], copied: Copy, tmp_path: Path
-) -> None:
+def test_baseline_recipes_need_no_perplexity(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
     recipe = load_recipe(copied("dot-seed1", "mine", evaluation__metrics=["bleu"]) / "recipe.yaml")
     write_baseline("lead", recipe, ["test"], tmp_path / "lead", count=1)
     found = sightline.compare([trained["dot-seed1"], tmp_path / "lead"], device="cpu")
@@ -188,7 +182,7 @@ def test_the_recipe_of_a_baseline_need_not_name_what_it_cannot_have(
     assert "Left out, because not every recipe has them: chrF2, exact." in found.notes
 
 
-def test_baselines_alone_have_no_perplexity_at_all(written: dict[str, Path]) -> None:
+def test_baselines_alone_have_no_perplexity(written: dict[str, Path]) -> None:
     found = sightline.compare(list(written.values()))
     assert found.metrics == ["bleu", "chrf", "exact"]
     assert "Perplexity is left out: lead and oracle have no model, and so no perplexity." in found.notes
@@ -196,7 +190,7 @@ def test_baselines_alone_have_no_perplexity_at_all(written: dict[str, Path]) -> 
         sightline.compare(list(written.values()), metrics=["bleu", "perplexity"])
 
 
-def test_models_of_different_tokens_stay_incomparable_beside_a_baseline(
+def test_different_tokenizers_stay_incomparable_beside_a_baseline(
     trained: dict[str, Path], copied: Copy, written: dict[str, Path]
 ) -> None:
     other = copied("none-seed1", "other")

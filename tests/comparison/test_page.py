@@ -56,7 +56,7 @@ def read(text: str) -> Reader:
     return Reader(text)
 
 
-def test_every_section_is_there(read: Reader) -> None:
+def test_page_has_every_section(read: Reader) -> None:
     sections = [attributes["id"] for tag, attributes in read.tags if tag == "section"]
     assert sections == ["answer", "table", "significance", "recipes", "curves", "costs", "where", "runs"]
     assert read.all("h2")[0] == "Which is better?"
@@ -68,7 +68,7 @@ def test_every_section_is_there(read: Reader) -> None:
     assert any(head.startswith("Sentences where none lost most") for head in heads)
 
 
-def test_the_table_has_the_values_and_every_run_is_listed(seeded: ComparisonResult, text: str, read: Reader) -> None:
+def test_page_lists_values_and_runs(seeded: ComparisonResult, text: str, read: Reader) -> None:
     plain = re.sub(r"<[^>]+>", "", text)
     for row in main_table(seeded).rows:
         for cell in row:
@@ -77,7 +77,7 @@ def test_the_table_has_the_values_and_every_run_is_listed(seeded: ComparisonResu
     assert {"dot-seed1", "dot-seed2", "none-seed1", "none-seed2"} <= set(names)
 
 
-def test_words_that_differ_are_marked(read: Reader, seeded: ComparisonResult) -> None:
+def test_page_marks_differing_words(read: Reader, seeded: ComparisonResult) -> None:
     marked: tuple[list[str], list[str]] = [], []
     found = seeded.where.contrasts[0].sentences
     for each in [*found.improved, *found.worsened]:
@@ -87,7 +87,7 @@ def test_words_that_differ_are_marked(read: Reader, seeded: ComparisonResult) ->
     assert (read.all("del"), read.all("ins")) == marked
 
 
-def test_nothing_is_loaded_and_nothing_runs(text: str, read: Reader) -> None:
+def test_page_loads_and_runs_nothing(text: str, read: Reader) -> None:
     tags = {tag for tag, _ in read.tags}
     assert not tags & {"script", "link", "iframe", "object", "embed", "base", "form"}
     for tag, attributes in read.tags:
@@ -102,7 +102,7 @@ def test_nothing_is_loaded_and_nothing_runs(text: str, read: Reader) -> None:
     assert addresses == []
 
 
-def test_texts_that_look_like_markup_stay_text(seeded: ComparisonResult, text: str, read: Reader) -> None:
+def test_page_escapes_markup(seeded: ComparisonResult, text: str, read: Reader) -> None:
     assert any("<script>" in output for system in seeded.systems for output in system.runs[0].outputs)
     assert "<script" not in text and "&lt;script&gt;" in text
     named = [replace(seeded.systems[0], name='<img src=x onerror="alert(1)">'), *seeded.systems[1:]]
@@ -111,7 +111,7 @@ def test_texts_that_look_like_markup_stay_text(seeded: ComparisonResult, text: s
     assert '<img src=x onerror="alert(1)">' in hostile.all("bdi")
 
 
-def test_texts_are_set_in_the_direction_of_their_script(read: Reader) -> None:
+def test_page_sets_text_direction(read: Reader) -> None:
     arabic = [text for tag, text in read.texts if "كتاب" in text]
     assert arabic  # else there is nothing to see
     cells = [attributes for tag, attributes in read.tags if tag == "td" and attributes.get("dir") == "auto"]
@@ -119,16 +119,14 @@ def test_texts_are_set_in_the_direction_of_their_script(read: Reader) -> None:
     assert all(attributes.get("dir") == "auto" for tag, attributes in read.tags if tag == "bdi")
 
 
-def test_pictures_are_inside_for_light_and_for_dark(text: str) -> None:
+def test_page_embeds_light_and_dark_figures(text: str) -> None:
     drawn = [base64.b64decode(each) for each in re.findall(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)", text)]
     assert len(drawn) == 4
     assert all(b"<svg" in each and b"<image" not in each for each in drawn)
     assert [figures.DARK.background.encode() in each for each in drawn] == [True, False, True, False]
 
 
-def test_without_matplotlib_the_rest_of_the_page_is_there(
-    seeded: ComparisonResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_page_without_matplotlib(seeded: ComparisonResult, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sightline.comparison.export.can_draw", lambda: False)
     text = html_page(seeded)
     assert "Figures need matplotlib" in text and "base64" not in text

@@ -33,7 +33,7 @@ def found(*recipes: Recipe) -> dict[str, list[str]]:
     return {each.key: each.values for each in recipe_differences(recipes)}
 
 
-def test_only_keys_that_differ_are_told_in_the_order_of_the_recipe() -> None:
+def test_differing_keys_in_recipe_order() -> None:
     two = recipe("training.lr=0.1", "model.width=64", "seed=3")
     assert recipe_differences([recipe(), two, recipe()])[0].key == "seed"
     assert found(recipe(), two, recipe()) == {
@@ -48,7 +48,7 @@ def test_the_same_recipe_has_no_differences() -> None:
     assert found(recipe(), recipe()) == {}
 
 
-def test_a_part_of_another_kind_has_keys_the_other_lacks() -> None:
+def test_parts_of_different_kinds_have_different_keys() -> None:
     told = found(recipe(), recipe("model.encoder.kind=transformer"))
     assert told["model.encoder.kind"] == ["recurrent", "transformer"]
     assert told["model.encoder.cell"] == ["lstm", NOTHING]
@@ -56,7 +56,7 @@ def test_a_part_of_another_kind_has_keys_the_other_lacks() -> None:
     assert "model.decoder.cell" not in told
 
 
-def test_a_section_that_is_not_set_in_one_recipe_is_shown_key_by_key() -> None:
+def test_unset_sections_are_shown_key_by_key() -> None:
     told = found(recipe(), recipe("training.rdrop=5", "model.width=64"))
     assert told == {"model.width": ["128", "64"], "training.rdrop": [UNSET, "5"]}
     told = found(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
@@ -65,12 +65,12 @@ def test_a_section_that_is_not_set_in_one_recipe_is_shown_key_by_key() -> None:
     assert "training.reward" not in told
 
 
-def test_lists_of_values_are_one_value_and_lists_of_sections_are_not() -> None:
+def test_lists_of_sections_are_compared_by_key() -> None:
     assert found(recipe(), recipe("training.betas=[0.9, 0.999]")) == {"training.betas": ["[0.9, 0.98]", "[0.9, 0.999]"]}
     assert found(recipe(), recipe("data.train.0.examples=7")) == {"data.train.0.examples": ["20000", "7"]}
 
 
-def test_folders_that_are_one_place_are_no_difference(tmp_path: Path) -> None:
+def test_equal_folders_do_not_differ(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "corpus")
     here = str(tmp_path / "corpus")
@@ -81,46 +81,44 @@ def test_folders_that_are_one_place_are_no_difference(tmp_path: Path) -> None:
     )
 
 
-def test_the_same_names_in_another_folder_differ_in_the_folder_alone(tmp_path: Path) -> None:
+def test_moved_files_differ_only_in_the_folder(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     assert found(corpus(one), corpus(two)) == {"data.folder": [one, two]}
 
 
 @pytest.mark.parametrize("name", ["tinyshakespeare/lstm", "ewt/lstm", "chorales/transformer"])
-def test_texts_of_every_kind_differ_where_their_folders_do(tmp_path: Path, name: str) -> None:
+def test_all_file_keys_are_resolved(tmp_path: Path, name: str) -> None:
     folders = [str(tmp_path / "one"), str(tmp_path / "two")]
     assert found(*(load_recipe(name, [f"data.folder={each}"]) for each in folders)) == {"data.folder": folders}
 
 
-def test_a_folder_of_another_machine_is_the_one_of_its_name_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_of_another_machine_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m30k").mkdir()
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
     with pytest.warns(MovedFolder):
         assert found(corpus("/server/m30k"), corpus(str(tmp_path / "m30k"))) == {}
 
 
-def test_other_files_in_one_folder_are_told_by_name(tmp_path: Path) -> None:
+def test_different_files_differ_by_name(tmp_path: Path) -> None:
     assert found(corpus(str(tmp_path)), corpus(str(tmp_path), "b.tsv")) == {"data.train.0.file": ["a.tsv", "b.tsv"]}
 
 
-def test_other_test_sets_are_not_told() -> None:
+def test_test_sets_are_ignored() -> None:
     assert found(recipe(), recipe("data.tests.test.examples=5")) == {}
 
 
-def test_a_difference_in_the_seventh_digit_is_one() -> None:
+def test_seventh_digits_differ() -> None:
     told = found(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
     assert told == {"training.lr": ["0.0012345678", "0.0012345679"]}
 
 
 @pytest.mark.parametrize("override", ["seed=2", "training.threads=3", "training.keep=9", "training.log_every=1"])
-def test_what_changes_nothing_but_chance_makes_no_other_system(override: str) -> None:
+def test_keys_without_effect_do_not_make_a_system(override: str) -> None:
     assert differ_only_in_seed(recipe(), recipe(override))
 
 
 @pytest.mark.parametrize(
     "override", ["training.lr=1", "decoding.beam=2", "data.limit=5", "training.limits.epochs=5", "tokenizer.size=99"]
 )
-def test_everything_else_does(override: str) -> None:
+def test_other_keys_make_a_system(override: str) -> None:
     assert not differ_only_in_seed(recipe(), recipe(override, "seed=2"))

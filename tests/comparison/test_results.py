@@ -69,17 +69,17 @@ def standing(*ps: float) -> list[str]:
     return [each.name for each in compared(system("baseline"), *others).significant_after_holm("bleu")]
 
 
-def test_holm_asks_less_of_each_that_follows_the_smallest_p() -> None:
+def test_holm_thresholds() -> None:
     assert standing(0.016, 0.024, 0.049) == ["0", "1", "2"]  # below 0.05 / 3, / 2 and / 1
     assert standing(0.049, 0.024, 0.016) == ["2", "1", "0"]  # whatever their order
 
 
-def test_after_the_first_that_falls_none_stands() -> None:
+def test_holm_stops_at_the_first_failure() -> None:
     assert standing(0.016, 0.026, 0.049) == ["0"]
     assert standing(0.017, 0.018, 0.019) == []
 
 
-def test_a_p_at_the_level_is_not_significant() -> None:
+def test_p_equal_to_the_level_is_not_significant() -> None:
     assert standing(0.05) == [] and not verdict(0.05).significant
     assert standing(0.0499) == ["0"] and verdict(0.0499).significant
     assert standing(0.025, 0.03) == []
@@ -92,18 +92,18 @@ def test_ties_count_and_the_larger_p_decides() -> None:
 
 
 @pytest.mark.parametrize(("better", "ahead"), [("higher", [False, False, True]), ("lower", [True, False, False])])
-def test_ahead_is_what_the_metric_calls_better(better: Better, ahead: list[bool]) -> None:
+def test_better_follows_the_direction_of_the_metric(better: Better, ahead: list[bool]) -> None:
     assert [verdict(0.5, difference=apart, better=better).better for apart in (-1.0, 0.0, 1.0)] == ahead
 
 
-def test_seeds_have_a_mean_a_deviation_and_the_mean_of_their_intervals() -> None:
+def test_metric_result_of_several_seeds() -> None:
     found = MetricResult.of("bleu", [scored(10), scored(14), replace(scored(18), low=4, signature="nrefs:2")])
     assert (found.value, found.deviation, found.low, found.high) == (14, 4, 8, 18)  # deviation over n - 1
     assert found.signature == "nrefs:1 and nrefs:2"
     assert MetricResult.of("bleu", [scored(10)]).deviation is None
 
 
-def test_the_best_is_the_first_of_equals_and_no_number_is_worse_than_any() -> None:
+def test_best_is_the_first_of_equals_and_never_nan() -> None:
     values = (("a", math.nan), ("b", 3.0), ("c", 5.0), ("d", 5.0))
     higher = compared(*(system(name, value) for name, value in values))
     lower = compared(*(system(name, value, better="lower") for name, value in values))
@@ -111,26 +111,26 @@ def test_the_best_is_the_first_of_equals_and_no_number_is_worse_than_any() -> No
     assert higher.best("bleu", among=higher.systems[:2]).name == "b"
 
 
-def test_speed_is_that_of_all_runs_and_none_where_nothing_was_decoded() -> None:
+def test_decoding_speed_of_several_runs() -> None:
     fast, slow, silent = member(1.0), member(1.0, seconds=6.0), member(1.0, sentences=0, seconds=0.0)
     assert (fast.sentences_per_second, silent.sentences_per_second) == (4, None)
     assert replace(system("both"), runs=[fast, slow]).sentences_per_second == 2  # 16 in 8 seconds
     assert replace(system("none"), runs=[silent]).sentences_per_second is None
 
 
-def test_the_run_nearest_to_the_mean_is_shown() -> None:
+def test_representative_is_closest_to_the_mean() -> None:
     runs = [member(value, name=str(value)) for value in (1.0, 4.0, 6.0)]
     assert replace(system("three", 11 / 3), runs=runs).representative("bleu").name == "4.0"
 
 
-def test_outputs_made_without_a_model_are_outputs() -> None:
+def test_baselines_have_outputs() -> None:
     silent = replace(system("text"), runs=[member(1.0, sentences=0)])
     lead = replace(system("lead"), runs=[replace(member(1.0, sentences=0), baseline="lead")])
     assert not compared(silent, silent).has_outputs
     assert compared(silent, lead).has_outputs and compared(silent, system("model")).has_outputs
 
 
-def test_the_baseline_has_no_verdicts_in_json_and_what_a_system_lacks_is_null() -> None:
+def test_missing_metrics_are_null_in_json() -> None:
     other = replace(system("other", p=0.5), qualities={}, verdicts={"chrf": verdict(0.5)})
     baseline, last = replace(compared(system("first"), other), metrics=["bleu", "chrf"]).to_dict()["systems"]
     assert baseline["verdicts"] == {} and last["qualities"] == {"bleu": None, "chrf": None}
@@ -145,7 +145,7 @@ def answered(difference: float, p: float, better: Better = "higher") -> str:
     return conclusions(compared(system("first"), other))[0].partition(", at ")[0]
 
 
-def test_the_answer_is_better_worse_equal_or_luck() -> None:
+def test_conclusions() -> None:
     assert answered(1.0, 0.01) == "other is better than first (BLEU +1.00, p = 0.0100)"
     assert answered(-1.0, 0.01) == "other is worse than first (BLEU -1.00, p = 0.0100)"
     assert answered(-1.0, 0.01, better="lower").startswith("other is better than first ")
@@ -155,7 +155,7 @@ def test_the_answer_is_better_worse_equal_or_luck() -> None:
     assert answered(0.0, 1.0) == "other does not differ from first (BLEU +0.00, p = 1.0000)"
 
 
-def test_only_the_outputs_of_single_runs_are_called_the_same() -> None:
+def test_same_outputs_are_stated_for_single_runs() -> None:
     written = replace(member(1.0), outputs=["a"])
     first, other = replace(system("first"), runs=[written]), replace(system("other", p=1.0), runs=[written])
     assert "it has the same outputs" in conclusions(compared(first, other))[0]
@@ -169,7 +169,7 @@ def priced(first: RunResult, other: RunResult) -> str:
     return conclusions(compared(*systems))[0].partition(", at ")[2]
 
 
-def test_the_price_is_that_of_the_system_beside_the_baseline() -> None:
+def test_relative_costs() -> None:
     cheap = replace(member(1.0), parameters=10, cost=Cost(flops=100.0))
     dear = replace(member(1.0, seconds=8.0), parameters=30, cost=Cost(flops=200.0))
     assert priced(cheap, dear) == "3.00× the parameters, 2.00× the training FLOPs, 0.25× the decoding speed."
@@ -180,7 +180,7 @@ def test_the_price_is_that_of_the_system_beside_the_baseline() -> None:
     assert priced(cheap, replace(dear, seconds=0.9)) == "3.00× the parameters, 2.00× the training FLOPs."  # too short
 
 
-def test_what_has_no_model_hurries_nobody() -> None:
+def test_baselines_do_not_count_as_too_fast() -> None:
     lead = replace(member(1.0, sentences=0, seconds=0.0), baseline="lead")
     three = [system("first"), system("other", p=0.5), replace(system("lead", p=0.5), runs=[lead])]
     assert "less than a second" not in " ".join(footnotes(compared(*three)))
@@ -197,13 +197,13 @@ def test_what_has_no_model_hurries_nobody() -> None:
         ((0.03, 0.01, 0.04), "(Holm 1979) it would take the mark from BLEU of s0, s2."),
     ],
 )
-def test_what_holm_would_take_is_told(ps: tuple[float, ...], said: str | None) -> None:
+def test_effect_of_holm_is_noted(ps: tuple[float, ...], said: str | None) -> None:
     others = [system(f"s{place}", p=p) for place, p in enumerate(ps)]
     notes = [note for note in footnotes(compared(system("first"), *others)) if "Holm" in note]
     assert len(notes) == (said is not None) and all(note.endswith(said or "") for note in notes)
 
 
-def test_runs_that_stand_for_several_seeds_are_named() -> None:
+def test_representatives_are_named() -> None:
     found = compared(system("a"), system("b"))
     assert representatives_note(replace(found, where=Analysis.empty("bleu", {"a": "a", "b": "b"}))) == ""
     assert "(b: b-seed2)" in representatives_note(
@@ -214,7 +214,7 @@ def test_runs_that_stand_for_several_seeds_are_named() -> None:
 # --- what differs in the recipes ---------------------------------------------------------------------------------
 
 
-def test_keys_that_do_not_fit_side_by_side_are_shown_one_by_one() -> None:
+def test_recipe_differences_fit_the_terminal() -> None:
     rows = [Difference(f"model.encoder.key{number}", ["not set", "a value " * 8, NOTHING]) for number in range(30)]
     systems = [system("first"), system("second", p=0.5), system("third", p=0.5)]
     comparison = replace(compared(*systems), differences=rows)
@@ -237,14 +237,14 @@ def saved(comparison: ComparisonResult, folder: Path) -> Path:
     return path
 
 
-def test_everything_is_the_same_again(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_saved_comparisons_round_trip(seeded: ComparisonResult, tmp_path: Path) -> None:
     again = read_comparison(saved(seeded, tmp_path))
     assert again == seeded
     for show in (plain_text, markdown, latex, csv_text, ComparisonResult.to_json):
         assert show(again) == show(seeded)
 
 
-def test_without_texts_all_numbers_stay(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_without_texts_keeps_all_numbers(seeded: ComparisonResult, tmp_path: Path) -> None:
     bare = seeded.without_texts()
     text = bare.to_json()
     outputs = [output for system in seeded.systems for run in system.runs for output in run.outputs]
@@ -270,13 +270,15 @@ def test_from_the_command_line(seeded: ComparisonResult, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("names", [("lm-gru", "lm-transformer"), ("classify-mean", "classify-max")])
-def test_runs_of_other_tasks_come_back(names: tuple[str, str], tasks: dict[str, Path], tmp_path: Path) -> None:
+def test_saved_comparisons_of_other_tasks_round_trip(
+    names: tuple[str, str], tasks: dict[str, Path], tmp_path: Path
+) -> None:
     comparison = compare([tasks[name] for name in names], device="cpu")
     again = read_comparison(saved(comparison, tmp_path))
     assert again == comparison and plain_text(again) == plain_text(comparison)
 
 
-def test_numbers_that_json_lacks_are_nan_again(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_nan_round_trips(seeded: ComparisonResult, tmp_path: Path) -> None:
     first, *rest = seeded.systems
     member = first.runs[0]
     score = replace(member.scores["bleu"], low=math.nan, high=math.nan)
@@ -286,7 +288,7 @@ def test_numbers_that_json_lacks_are_nan_again(seeded: ComparisonResult, tmp_pat
     assert math.isnan(found.scores["bleu"].low) and math.isnan(found.validations[0]["loss"])
 
 
-def test_the_best_is_the_same_when_a_value_was_infinite(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_best_is_unchanged_by_saving_infinity(seeded: ComparisonResult, tmp_path: Path) -> None:
     """A perplexity beyond all numbers is null in JSON, and a nan when it comes back."""
     systems = [
         replace(each, qualities={**each.qualities, "perplexity": replace(each.qualities["perplexity"], value=value)})
@@ -299,7 +301,7 @@ def test_the_best_is_the_same_when_a_value_was_infinite(seeded: ComparisonResult
     assert main_table(again).best == main_table(comparison).best
 
 
-def test_it_is_shown_and_drawn_without_torch(seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_saved_comparisons_are_shown_without_torch(seeded: ComparisonResult, tmp_path: Path) -> None:
     """Which alone takes longer to import than all the rest."""
     command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--figure", str(tmp_path / "f.png")]
     code = (
@@ -311,15 +313,13 @@ def test_it_is_shown_and_drawn_without_torch(seeded: ComparisonResult, tmp_path:
 
 
 @pytest.mark.parametrize("given", [["--beam", "3"], ["runs/a", "runs/b"], ["--on", "other"], ["--no-lowercase"]])
-def test_what_was_compared_is_not_compared_otherwise(
-    given: list[str], seeded: ComparisonResult, tmp_path: Path
-) -> None:
+def test_options_beside_saved_are_refused(given: list[str], seeded: ComparisonResult, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"was compared already, so .+ can change nothing; leave it out"):
         CliRunner().invoke(app, ["compare", *given, "--saved", str(saved(seeded, tmp_path))], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"test": {"name": "x"}}', "half {"])
-def test_another_file_is_named(content: str, tmp_path: Path) -> None:
+def test_other_files_are_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text(content)
     with pytest.raises(ValueError, match=r"other\.json is no comparison \(.+\); give a file that sightline compare"):
@@ -327,7 +327,7 @@ def test_another_file_is_named(content: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("taken", ["systems", "folder", "seconds"])
-def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: ComparisonResult, tmp_path: Path) -> None:
+def test_missing_fields_are_named(taken: str, seeded: ComparisonResult, tmp_path: Path) -> None:
     path = saved(seeded, tmp_path)
     plain = json.loads(path.read_text())
     of_run = plain.pop(taken, None) is None
@@ -342,7 +342,7 @@ def test_what_was_taken_out_of_a_comparison_is_named(taken: str, seeded: Compari
 
 
 @pytest.mark.parametrize("name", ["translation_table", "summarization"])
-def test_published_measurements_can_be_shown(name: str) -> None:
+def test_published_measurements_are_readable(name: str) -> None:
     """Of an earlier version, and without texts."""
     comparison = read_comparison(MEASUREMENTS / f"{name}.json")
     plain = json.loads((MEASUREMENTS / f"{name}.json").read_text(encoding="utf-8"))

@@ -38,11 +38,11 @@ def named(*runs: ComparedRun) -> list[str]:
         ({"dot-seed12": 1, "dot2-seed2": 2}, "dot-seed12 and 1 more"),  # 12 is not seed 1 and a 2
     ],
 )
-def test_a_system_is_called_as_its_runs_are_without_their_seeds(runs: dict[str, int], name: str) -> None:
+def test_systems_are_named_without_seeds(runs: dict[str, int], name: str) -> None:
     assert named(*(contestant(run, seed) for run, seed in runs.items())) == [name]
 
 
-def test_systems_of_one_name_are_told_apart_by_their_first_run() -> None:
+def test_equal_system_names_get_a_run_name() -> None:
     pairs = [
         contestant(f"dot{mark}seed{seed}", seed, kind)
         for mark, kind in (("-", "dates"), ("_", "cmudict"))
@@ -52,7 +52,7 @@ def test_systems_of_one_name_are_told_apart_by_their_first_run() -> None:
     assert [group.name for group in groups] == ["dot (dot-seed1)", "dot (dot_seed1)"]
 
 
-def test_runs_that_are_all_of_one_recipe_are_compared_on_their_own() -> None:
+def test_runs_of_a_single_recipe_are_compared_separately() -> None:
     groups, notes = group_by_seed([contestant("a", 1), contestant("b", 2)])
     assert [group.name for group in groups] == ["a", "b"]
     assert notes == ["All runs differ only in their seed, so each is compared on its own."]
@@ -99,18 +99,18 @@ def decoded(names: str, sentences: int, clock: list[float]) -> tuple[Any, list[t
     return turns.decode_in_turns(runs, sources, silent), diary, sources
 
 
-def test_outputs_come_back_in_the_order_of_the_sources(clock: list[float]) -> None:
+def test_outputs_keep_the_order_of_sources(clock: list[float]) -> None:
     found, _, sources = decoded("abc", 103, clock)
     for name in "abc":
         assert found[name].outputs == [f"{name} {source.upper()}" for source in sources]
 
 
-def test_time_is_that_of_the_turns_without_the_warm_up(clock: list[float]) -> None:
+def test_decoding_time_excludes_warm_up(clock: list[float]) -> None:
     found, _, _ = decoded("ab", 200, clock)
     assert (found["a"].seconds, found["b"].seconds) == (200.0, 400.0)
 
 
-def test_after_a_warm_up_every_run_decodes_a_part_before_any_goes_on(clock: list[float]) -> None:
+def test_runs_take_turns_after_a_warm_up(clock: list[float]) -> None:
     _, diary, _ = decoded("abc", 200, clock)
     assert [name for name, _, _ in diary[:3]] == ["a", "b", "c"]
     rounds = [diary[at : at + 3] for at in range(3, len(diary), 3)]
@@ -127,7 +127,7 @@ def test_a_small_test_set_is_one_part(clock: list[float]) -> None:
     assert diary[2:] == [("a", 0, 25), ("b", 0, 25), ("b", 25, 25), ("a", 25, 25)]
 
 
-def test_a_gpu_is_given_more_at_a_time(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_on_a_gpu_are_larger(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fake, "on_gpu", True)
     _, diary, _ = decoded("ab", 499, clock)
     assert diary[2:] == [("a", 0, 499), ("b", 0, 499)]
@@ -135,7 +135,7 @@ def test_a_gpu_is_given_more_at_a_time(clock: list[float], monkeypatch: pytest.M
     assert diary[2:] == [("a", 0, 250), ("b", 0, 250), ("b", 250, 250), ("a", 250, 250)]
 
 
-def test_of_many_runs_everybody_has_a_turn_and_different_ones_come_first(clock: list[float]) -> None:
+def test_many_runs_rotate(clock: list[float]) -> None:
     names = "abcdefghijklmnopqrst"
     _, diary, _ = decoded(names, 400, clock)
     rounds = [diary[at : at + 20] for at in range(20, len(diary), 20)]

@@ -47,7 +47,7 @@ def called(folders: Sequence[Path]) -> list[str]:
 # --- failing and going on ------------------------------------------------------------------------------------------
 
 
-def test_a_run_that_fails_does_not_stop_the_others_and_is_reported(
+def test_failed_runs_are_reported_and_do_not_stop_others(
     recipe: str, notes: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = pretend(recipe, ["seed=1,2,3,4"], seed_1="fail", seed_3="die")
@@ -63,20 +63,20 @@ def test_a_run_that_fails_does_not_stop_the_others_and_is_reported(
         "[2/4] seed=2: started",
         "[2/4] seed=2: done after TIME at step 12, exact 75.00",
         "[3/4] seed=3: started",
-        "[3/4] seed=3: failed (killed by SIGKILL, perhaps for want of memory) after TIME",
+        "[3/4] seed=3: failed (killed by SIGKILL, perhaps out of memory) after TIME",
         "[4/4] seed=4: started",
         "[4/4] seed=4: done after TIME at step 12, exact 75.00",
         f"seed=1 failed (exit code 3); the end of {log}:",
         "    one",
         "    two",
         "    sightline: it went wrong",
-        f"seed=3 failed (killed by SIGKILL, perhaps for want of memory); the end of {log.with_name('seed=3.log')}:",
-        "    (it said nothing)",
+        f"seed=3 failed (killed by SIGKILL, perhaps out of memory); the end of {log.with_name('seed=3.log')}:",
+        "    (no output)",
         f"{found.folder}: 2 done, 2 failed",
     ]
 
 
-def test_the_same_command_again_leaves_the_finished_alone_and_tries_the_failed_again(
+def test_repeating_a_sweep_skips_finished_and_repeats_failed_runs(
     recipe: str, notes: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pretend(recipe, ["seed=1,2"], seed_1="fail")
@@ -92,7 +92,7 @@ def test_the_same_command_again_leaves_the_finished_alone_and_tries_the_failed_a
     assert called(pretend(recipe, ["seed=4"]).finished) == ["seed=1", "seed=2", "seed=3", "seed=4"]
 
 
-def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes) -> None:
+def test_a_run_that_cannot_start_fails_alone(recipe: str, notes: Notes) -> None:
     real = command_of(notes.path.parent)
     plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
 
@@ -103,7 +103,7 @@ def test_a_command_that_cannot_be_started_fails_alone(recipe: str, notes: Notes)
     assert (called(found.failed), called(found.finished)) == (["seed=1"], ["seed=2"])
 
 
-def test_a_folder_is_swept_by_one_sweep_at_a_time(recipe: str, tmp_path: Path) -> None:
+def test_sweeps_lock_their_folder(recipe: str, tmp_path: Path) -> None:
     plan = plan_sweep(recipe, ["seed=1"], out="sweep")
     with lock_run(plan.folder), pytest.raises(SweepError, match="another sweep is running in sweep; wait for it"):
         run_sweep(plan, command=command_of(tmp_path))
@@ -116,7 +116,7 @@ def test_a_folder_is_swept_by_one_sweep_at_a_time(recipe: str, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("jobs", "most"), [(1, 1), (2, 2)])
-def test_no_more_runs_than_jobs_train_at_once(recipe: str, notes: Notes, jobs: int, most: int) -> None:
+def test_jobs_limits_concurrent_runs(recipe: str, notes: Notes, jobs: int, most: int) -> None:
     meeting = {"seed_1": "meet", "seed_2": "meet"} if jobs == 2 else {}
     found = pretend(recipe, ["seed=1,2,3,4,5"], jobs=jobs, **meeting)
     assert len(found.finished) == 5
@@ -131,7 +131,7 @@ def threads(notes: Notes) -> set[str]:
     return {words[2] for words in notes.lines() if words[0] == "threads"}
 
 
-def test_runs_side_by_side_share_the_cores(recipe: str, notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_runs_share_the_cores(recipe: str, notes: Notes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     pretend(recipe, ["seed=1,2"], jobs=8)  # only two are left to run
@@ -157,7 +157,7 @@ def test_fewer_jobs_than_one_are_refused(recipe: str) -> None:
 # --- comparing -----------------------------------------------------------------------------------------------------
 
 
-def test_the_finished_are_compared_whatever_failed(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_runs_are_compared_after_failures(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
     asked: list[Any] = []
 
     def compare(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> str:
@@ -170,7 +170,7 @@ def test_the_finished_are_compared_whatever_failed(recipe: str, capsys: pytest.C
     assert asked == [(["seed=2", "seed=3"], "comparison", ["seed=4"])]
 
 
-def test_runs_that_cannot_be_compared_are_trained_all_the_same(recipe: str) -> None:
+def test_incomparable_runs_are_still_trained(recipe: str) -> None:
     def refuse(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> Any:
         raise ValueError("they have no test set in common")
 
@@ -182,7 +182,7 @@ def test_runs_that_cannot_be_compared_are_trained_all_the_same(recipe: str) -> N
 # --- Ctrl-C --------------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_lets_what_runs_save_and_starts_no_more(recipe: str, notes: Notes, tmp_path: Path) -> None:
+def test_ctrl_c_lets_runs_save(recipe: str, notes: Notes, tmp_path: Path) -> None:
     command = [sys.executable, fake_training.__file__, "--sweep", str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0)
     try:
@@ -204,7 +204,7 @@ def test_ctrl_c_lets_what_runs_save_and_starts_no_more(recipe: str, notes: Notes
     assert len(pretend(recipe, ["seed=1,2,3,4"]).finished) == 4
 
 
-def test_the_command_line_tells_how_to_go_on(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_sweep_prints_its_command(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise Interrupted
 
@@ -212,7 +212,7 @@ def test_the_command_line_tells_how_to_go_on(recipe: str, monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "argv", ["sightline", "sweep", recipe, "model.encoder={kind: transformer},null"])
     result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2"])
     assert result.exit_code == 130
-    told = f"interrupted; go on with: sightline sweep {recipe} 'model.encoder={{kind: transformer}},null'\n"
+    told = f"interrupted; continue with: sightline sweep {recipe} 'model.encoder={{kind: transformer}},null'\n"
     assert result.stderr == told
 
 
@@ -225,14 +225,14 @@ def shown(jobs: Sequence[Job], rows: int | None = None) -> str:
     return console.export_text()
 
 
-def test_the_table_shows_how_far_every_run_is(recipe: str, tmp_path: Path) -> None:
+def test_live_table_shows_progress_of_runs(recipe: str, tmp_path: Path) -> None:
     plan = plan_sweep(recipe, ["model.width=8,16", "seed=1,2"])
     jobs = [Job(run) for run in plan.runs]
     jobs[0].state, jobs[0].seconds = "done", 3700
     jobs[1].state = "running"
     jobs[2].state, jobs[2].seconds = "failed", 5
     fake_training.save(plan.runs[1].folder, 6)
-    jobs[1].follower.look()
+    jobs[1].follower.read()
     text = shown(jobs)
     assert re.search(r"width=8,seed=1 +done +1:01:40", text)
     assert re.search(r"width=8,seed=2 +running .* 2 +6/12 +exact 75\.00 +1,234 tokens/s", text)
@@ -268,9 +268,7 @@ def test_a_dry_run_names_the_recipes_of_a_list(recipe: str, tmp_path: Path) -> N
     ]
 
 
-def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
-    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compare_expands_the_folder_of_a_sweep(recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(recipe, ["seed=2,1,3"], seed_1="fail")
     given: list[list[Path]] = []
     monkeypatch.setattr(
@@ -286,7 +284,7 @@ def test_the_folder_of_a_sweep_stands_for_its_runs_that_have_a_model(
     assert read == [Path("sweep/seed=2")]  # files are read as the first run wants it
     for run in given[0][1:3]:
         (run / "model.safetensors").unlink()
-    with pytest.raises(SweepError, match="sweep: none of 3 runs of this sweep has a model yet; go on with it"):
+    with pytest.raises(SweepError, match="sweep: none of 3 runs of this sweep has a model yet; continue it"):
         CliRunner().invoke(app, ["compare", "sweep"], catch_exceptions=False)
 
 

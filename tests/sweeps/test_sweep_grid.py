@@ -44,7 +44,7 @@ def names(arguments: Any, variants: Any = None, **how: Any) -> list[str]:
         ("", [""]),
     ],
 )
-def test_commas_part_values_only_outside_brackets_and_quotes(text: str, values: list[str]) -> None:
+def test_values_are_split_outside_brackets_and_quotes(text: str, values: list[str]) -> None:
     assert split_values(text) == values
 
 
@@ -52,14 +52,14 @@ TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]
 
 
 @given(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | TEXTS | st.lists(TEXTS))
-def test_a_value_from_python_is_read_as_the_same_value(value: Any) -> None:
+def test_python_values_round_trip_as_yaml(value: Any) -> None:
     read = read_yaml(as_text(value), "value")
     assert not read.problems
     assert read.value == value
     assert type(read.value) is type(value)
 
 
-def test_the_grid_is_every_value_with_every_other_and_the_last_key_moves_fastest() -> None:
+def test_the_last_key_of_a_grid_varies_fastest() -> None:
     assert overrides(["model.width=8,16", "training.lr=1e-3", "seed=1,2"]) == [
         "model.width=8 training.lr=1e-3 seed=1",
         "model.width=8 training.lr=1e-3 seed=2",
@@ -68,7 +68,7 @@ def test_the_grid_is_every_value_with_every_other_and_the_last_key_moves_fastest
     ]
 
 
-def test_from_python_a_mapping_is_the_same_grid() -> None:
+def test_a_mapping_is_a_grid() -> None:
     found = overrides(
         {"model.tie": ["all", "none"], "training.betas": [[0.9, 0.98]], "data.swap": True, "seed": (1, 2)}
     )
@@ -86,7 +86,7 @@ def test_from_python_a_mapping_is_the_same_grid() -> None:
         ({"seed": []}, "seed has no values"),
     ],
 )
-def test_a_grid_that_cannot_be_meant_is_refused(arguments: Any, told: str) -> None:
+def test_errors_of_grids(arguments: Any, told: str) -> None:
     with pytest.raises(SweepError, match=re.escape(told)):
         combinations(arguments)
 
@@ -103,7 +103,7 @@ LIST = """
 """
 
 
-def test_a_list_has_dotted_or_nested_keys_and_is_multiplied_by_the_grid(tmp_path: Path) -> None:
+def test_variants_are_combined_with_the_grid(tmp_path: Path) -> None:
     (tmp_path / "list.yaml").write_text(LIST)
     assert overrides(["seed=1,2"], variants=read_variants(tmp_path / "list.yaml")) == [
         "model.width=8 seed=1",
@@ -129,14 +129,14 @@ def test_a_list_has_dotted_or_nested_keys_and_is_multiplied_by_the_grid(tmp_path
         ("- {a", "list.yaml:1: this is not YAML"),
     ],
 )
-def test_a_list_that_is_none_is_refused_with_its_line(tmp_path: Path, text: str, told: str) -> None:
+def test_errors_of_lists_name_the_line(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "list.yaml").write_text(text)
     with pytest.raises(SweepError, match=re.escape(told)):
         read_variants(tmp_path / "list.yaml")
 
 
 def test_a_key_in_the_list_and_in_the_grid_is_refused() -> None:
-    with pytest.raises(SweepError, match="seed stands in the list and on the command line too"):
+    with pytest.raises(SweepError, match="seed is in the list and on the command line; remove one"):
         combinations(["seed=1,2"], read_variants([{"seed": 3}]))
 
 
@@ -153,7 +153,7 @@ def test_a_run_is_named_by_what_varies() -> None:
     ]
 
 
-def test_keys_are_called_by_as_little_as_tells_them_apart() -> None:
+def test_keys_in_names_are_short_and_distinct() -> None:
     grid = ["model.encoder.layers=1,2", "model.decoder.layers=1", "model.decoder.cell=gru,lstm"]
     assert names(grid)[0] == "layers=1,cell=gru"
     grid[1] += ",2"
@@ -170,12 +170,12 @@ def test_keys_are_called_by_as_little_as_tells_them_apart() -> None:
         ("decoding.length_penalty=-1,1", ["-1", "1"]),
     ],
 )
-def test_values_in_names_are_short_and_safe_in_file_systems(argument: str, expected: list[str]) -> None:
+def test_values_in_names_are_short_and_safe(argument: str, expected: list[str]) -> None:
     label = argument.partition("=")[0].split(".")[-1]
     assert names([argument]) == [f"{label}={value}" for value in expected]
 
 
-def test_names_that_would_be_the_same_or_too_long_are_told_apart_by_a_digest() -> None:
+def test_equal_or_long_names_get_a_digest() -> None:
     same = names(["data.folder=a/b,a-b,A-B"])
     assert same[0] == "folder=a-b"
     assert len({name.casefold() for name in same}) == 3
@@ -185,7 +185,7 @@ def test_names_that_would_be_the_same_or_too_long_are_told_apart_by_a_digest() -
     assert same == names(["data.folder=a/b,a-b,A-B"])
 
 
-def test_a_variant_keeps_its_name_and_takes_the_grid_s_values_with_it() -> None:
+def test_names_of_variants() -> None:
     variants = [{"name": "Big one", "model.width": 64}, {"name": "..", "model.width": 32}, {"model.width": 16}, {}]
     assert names(["seed=1,2"], variants)[::2] == ["Big-one,seed=1", "variant,seed=1", "width=16,seed=1", "seed=1"]
     assert names([], variants) == ["Big-one", "variant", "width=16", "dates"]
@@ -198,12 +198,12 @@ def test_a_variant_of_another_recipe_is_named_after_it() -> None:
     assert overrides([], variants=read_variants(variants[1:2])) == ["my/own.yaml model.width=8"]
 
 
-def test_a_path_in_a_list_is_never_taken_for_a_shipped_recipe() -> None:
+def test_paths_in_lists_are_not_shipped_recipes() -> None:
     (variant,) = read_variants([{"recipe": Path("dates")}])
     assert variant.recipe == "./dates"
 
 
-def test_new_runs_are_named_beside_those_there_are() -> None:
+def test_new_runs_avoid_existing_names() -> None:
     assert names(["seed=3"]) == ["seed=3"]
     there = [combination.overrides for combination in combinations(["seed=1,2", "model.width=8"])]
     assert names(["seed=3", "model.width=8"], beside=there) == ["seed=3"]

@@ -40,7 +40,7 @@ def begin(plan: SweepPlan, *, step: int | None) -> None:
 # --- before anything starts ----------------------------------------------------------------------------------------
 
 
-def test_every_combination_is_checked_and_the_wrong_ones_are_named(recipe: str, tmp_path: Path) -> None:
+def test_invalid_combinations_are_named(recipe: str, tmp_path: Path) -> None:
     grid = ["model.decoder.attention.kind=dot,none", "model.decoder.input_feeding=false,true", "seed=1,2"]
     with pytest.raises(SweepError) as error:
         plan_sweep(recipe, grid)
@@ -50,23 +50,23 @@ def test_every_combination_is_checked_and_the_wrong_ones_are_named(recipe: str, 
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_misspelt_key_is_told_once_for_all_with_the_nearest_right_one(recipe: str) -> None:
+def test_a_misspelt_key_is_reported_once(recipe: str) -> None:
     with pytest.raises(SweepError) as error:
         plan_sweep(recipe, ["training.lrr=1", "seed=1,2,3"])
     told = "in every combination: override 'training.lrr=1': unknown key training.lrr; did you mean lr?"
     assert str(error.value) == told
 
 
-def test_a_corpus_that_is_not_there_is_found_out_before_training(recipe: str) -> None:
+def test_a_missing_corpus_is_reported_before_training(recipe: str) -> None:
     with pytest.raises(SweepError, match=r"combination data\.train\.0\.file=gone\.tsv: .*gone\.tsv does not exist"):
         plan_sweep(recipe, ["data.train.0.file=train.tsv,gone.tsv"])
 
 
-def test_combinations_that_come_to_the_same_recipe_are_one_run(recipe: str) -> None:
+def test_equal_recipes_are_one_run(recipe: str) -> None:
     plan = plan_sweep(recipe, ["training.lr=1e-3,0.001,2e-3", "seed=1,1"])
     assert [run.overrides for run in plan.runs] == [("training.lr=1e-3", "seed=1"), ("training.lr=2e-3", "seed=1")]
     assert len(plan.merged) == 4
-    assert plan.merged[1] == "training.lr=0.001 seed=1 comes to the same as training.lr=1e-3 seed=1"
+    assert plan.merged[1] == "training.lr=0.001 seed=1 has the same recipe as training.lr=1e-3 seed=1"
 
 
 def test_the_folder_is_named_after_the_recipe_and_planning_writes_nothing(recipe: str, tmp_path: Path) -> None:
@@ -75,12 +75,12 @@ def test_the_folder_is_named_after_the_recipe_and_planning_writes_nothing(recipe
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_planning_waits_for_no_pytorch(recipe: str) -> None:
+def test_planning_does_not_import_torch(recipe: str) -> None:
     plan = f"import sys; from sightline.sweeps.plan import plan_sweep; plan_sweep({recipe!r}, ['seed=1,2'])"
     subprocess.run([sys.executable, "-c", f"{plan}; sys.exit('torch' in sys.modules)"], check=True)
 
 
-def test_a_path_is_never_taken_for_a_shipped_recipe(recipe: str, tmp_path: Path) -> None:
+def test_a_path_is_not_a_shipped_recipe(recipe: str, tmp_path: Path) -> None:
     os.rename(recipe, tmp_path / "dates")
     assert plan_sweep(Path("dates"), ["seed=1"]).runs[0].recipe.model.width == 8
     assert plan_sweep("dates", ["seed=1"]).runs[0].recipe.model.width == 128
@@ -89,7 +89,7 @@ def test_a_path_is_never_taken_for_a_shipped_recipe(recipe: str, tmp_path: Path)
 # --- coming back ---------------------------------------------------------------------------------------------------
 
 
-def test_sweep_yaml_names_the_recipe_and_what_every_run_is_made_with(recipe: str) -> None:
+def test_sweep_yaml_records_recipe_and_overrides(recipe: str) -> None:
     plan = plan_sweep(recipe, ["training.schedule={kind: cosine, warmup: 1},{kind: constant}", "seed=1"])
     begin(plan, step=None)
     document = yaml.safe_load((plan.folder / "sweep.yaml").read_text())
@@ -103,7 +103,7 @@ def test_sweep_yaml_names_the_recipe_and_what_every_run_is_made_with(recipe: str
     }
 
 
-def test_runs_keep_their_names_when_more_is_asked_for(recipe: str) -> None:
+def test_existing_runs_keep_their_names(recipe: str) -> None:
     begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
     plan = plan_sweep(recipe, ["seed=1,2,3", "model.width=8,16"])  # width 8 is what the recipe has
     assert states(plan) == {
@@ -121,7 +121,7 @@ def test_runs_keep_their_names_when_more_is_asked_for(recipe: str) -> None:
     assert [(run.name, run.state) for run in plan.others] == [("seed=1", "finished"), ("seed=2", "finished")]
 
 
-def test_a_raised_limit_goes_on_with_the_runs_there_are(recipe: str) -> None:
+def test_a_raised_limit_continues_existing_runs(recipe: str) -> None:
     begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
     longer = plan_sweep(recipe, ["seed=1,2", "training.limits.steps=20"])
     assert states(longer) == {"seed=1": "begun", "seed=2": "begun"}
@@ -131,20 +131,20 @@ def test_a_raised_limit_goes_on_with_the_runs_there_are(recipe: str) -> None:
     )
 
 
-def test_what_only_changes_how_a_finished_run_is_used_is_written_into_it(recipe: str) -> None:
+def test_changed_decoding_resumes_a_finished_run(recipe: str) -> None:
     """By resuming it, which trains nothing more but writes its recipe anew."""
     begin(plan_sweep(recipe, ["seed=1"]), step=12)
     assert states(plan_sweep(recipe, ["seed=1", "decoding.beam=4"])) == {"seed=1": "begun"}
 
 
-def test_a_run_named_after_a_limit_is_not_made_another(recipe: str) -> None:
+def test_a_run_named_after_a_limit_is_not_extended(recipe: str) -> None:
     begin(plan_sweep(recipe, ["training.limits.steps=12"]), step=12)
     plan = plan_sweep(recipe, ["training.limits.steps=20"])
     assert states(plan) == {"steps=20": "new"}
     assert [run.name for run in plan.others] == ["steps=12"]
 
 
-def test_runs_that_start_from_another_are_known_again(recipe: str) -> None:
+def test_runs_with_init_from_are_recognized(recipe: str) -> None:
     grid = ["model.init_from=started", "seed=1,2"]  # of which a training saves the absolute path
     plan = plan_sweep(recipe, grid)
     begin(plan, step=12)
@@ -153,7 +153,7 @@ def test_runs_that_start_from_another_are_known_again(recipe: str) -> None:
     assert states(plan_sweep(recipe, grid)) == {"seed=1": "finished", "seed=2": "finished"}
 
 
-def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(recipe: str) -> None:
+def test_a_different_recipe_in_the_folder_is_refused(recipe: str) -> None:
     begin(plan_sweep(recipe, ["seed=1,2"]), step=12)
     document = yaml.safe_load(Path(recipe).read_text())
     document["training"] |= {"lr": 0.5, "log_every": 1}  # how often is logged may change
@@ -170,7 +170,7 @@ def test_another_recipe_in_the_same_folder_is_refused_with_the_differing_keys(re
         plan_sweep(recipe, ["seed=1"], out="other")
 
 
-def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: Path) -> None:
+def test_runs_of_other_recipes_are_recorded(recipe: str, tmp_path: Path) -> None:
     other = tmp_path / "other.yaml"
     document = yaml.safe_load(Path(recipe).read_text())
     other.write_text(yaml.safe_dump(document | {"model": {**document["model"], "width": 16}}))
@@ -199,7 +199,7 @@ def test_runs_of_other_recipes_are_remembered_with_them(recipe: str, tmp_path: P
         plan_sweep(recipe, ["seed=3"], out="sweep")
 
 
-def test_a_sweep_of_an_older_version_goes_on(recipe: str) -> None:
+def test_a_sweep_of_an_older_version_continues(recipe: str) -> None:
     plan = plan_sweep(recipe, ["seed=1,2"], out="sweep")
     begin(plan, step=12)
     path = plan.folder / "sweep.yaml"
@@ -207,7 +207,7 @@ def test_a_sweep_of_an_older_version_goes_on(recipe: str) -> None:
     assert set(states(plan_sweep(recipe, ["seed=1,2"], out="sweep")).values()) == {"finished"}
 
 
-def test_what_is_wrong_with_another_recipe_is_told_with_its_name(recipe: str) -> None:
+def test_errors_of_other_recipes_name_them(recipe: str) -> None:
     variants = [{"name": "own"}, {"recipe": "multi30k/transfromer"}]
     with pytest.raises(SweepError, match=r"combination multi30k/transfromer: .*transfromer.*"):
         plan_sweep(recipe, variants=variants)
@@ -223,14 +223,14 @@ def test_what_is_wrong_with_another_recipe_is_told_with_its_name(recipe: str) ->
         (b"{format: 9, sightline: 7.0}", "written by Sightline 7.0 in format 9.*pip install -U"),
     ],
 )
-def test_a_damaged_or_newer_sweep_yaml_says_so(recipe: str, tmp_path: Path, content: bytes, told: str) -> None:
+def test_damaged_or_newer_sweep_yaml_is_reported(recipe: str, tmp_path: Path, content: bytes, told: str) -> None:
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "sweep.yaml").write_bytes(content)
     with pytest.raises(SweepError, match=told):
         plan_sweep(recipe, ["seed=1"], out="sweep")
 
 
-def test_a_run_folder_is_no_place_for_a_sweep(recipe: str, tmp_path: Path) -> None:
+def test_a_run_folder_is_refused(recipe: str, tmp_path: Path) -> None:
     with pytest.raises(SweepError, match="is the folder of a run; give the sweep another folder with --out"):
         plan_sweep(recipe, ["seed=1"], out=tmp_path)  # where recipe.yaml lies
 
@@ -260,14 +260,14 @@ def finished_run(folder: Path, **progress: Any) -> Path:
         ({"steps": 100}, {"waited": 2}, False),
     ],
 )
-def test_a_run_has_ended_when_a_limit_is_reached_and_validated(
+def test_a_run_is_finished_at_a_validated_limit(
     recipe: str, tmp_path: Path, limits: dict[str, Any], progress: dict[str, Any], expected: bool
 ) -> None:
     changed = [f"training.limits={json.dumps(limits)}", "training.stopping.patience=3"]
     assert is_finished(finished_run(tmp_path / "run", **progress), load_recipe(recipe, changed)) is expected
 
 
-def test_a_run_killed_before_its_model_was_written_has_not_ended(recipe: str, tmp_path: Path) -> None:
+def test_a_run_without_its_model_is_not_finished(recipe: str, tmp_path: Path) -> None:
     run, loaded = finished_run(tmp_path / "run"), load_recipe(recipe)
     assert is_finished(run, loaded)
     os.utime(run / "model.safetensors", (0, 0))  # that of an earlier, better step
@@ -281,7 +281,7 @@ def test_a_run_killed_before_its_model_was_written_has_not_ended(recipe: str, tm
     assert not is_finished(run, loaded)
 
 
-def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_path: Path) -> None:
+def test_a_counted_model_is_finished_with_its_card(recipe: str, tmp_path: Path) -> None:
     changes = ["task=language-model", "model={decoder: {kind: ngram}}", "evaluation={}", "data.clean={}"]
     run, counted = tmp_path / "run", load_recipe(recipe, changes)
     run.mkdir()
@@ -294,19 +294,19 @@ def test_a_counted_model_has_ended_when_its_card_is_written(recipe: str, tmp_pat
 # --- how far a run is ----------------------------------------------------------------------------------------------
 
 
-def test_a_journal_is_followed_as_it_grows_and_is_cut(tmp_path: Path) -> None:
+def test_follower_reads_a_growing_or_truncated_log(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     follower = Follower(path, "bleu")
-    follower.look()
+    follower.read()
     assert (follower.step, follower.score, follower.speed) == (None, "", "")
     validation = {"kind": "validation", "step": 10, "epoch": 0, "loss": 2.5}
     train = {"kind": "train", "step": 20, "epoch": 1, "tokens_per_second": 12345.6}
     path.write_text(json.dumps(validation) + "\n" + json.dumps(train)[:20])
-    follower.look()
+    follower.read()
     assert (follower.step, follower.score) == (10, "loss 2.500")
     path.write_text(json.dumps(validation) + "\n" + json.dumps(train) + "\n")
-    follower.look()
+    follower.read()
     assert (follower.step, follower.epoch, follower.speed) == (20, 1, "12,346 tokens/s")
     path.write_text(json.dumps(validation | {"bleu": 31.415}) + "\n")  # shorter: resumed from an earlier step
-    follower.look()
+    follower.read()
     assert re.fullmatch(r"bleu 31\.4\d", follower.score)

@@ -162,7 +162,9 @@ class PairFile(Generic[Item]):
             write_atomically(path, json.dumps({**self.plan, _LINES: self.size}, indent=1) + "\n")
             return self.size
         if not resume:
-            raise RunError(f"{self.parts} holds the beginning of {self.file.name}; continue with --resume, or remove it")
+            raise RunError(
+                f"{self.parts} holds the beginning of {self.file.name}; continue with --resume, or remove it"
+            )
         plan = read_json(path)
         size: int = plan.pop(_LINES, SIZE)
         self._compare(plan)

@@ -1,4 +1,4 @@
-"""`sightline sweep`: a recipe trained with every combination of some overrides, then compared."""
+"""`sightline sweep`: train a recipe with every combination of some overrides, and compare the runs."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def sweep(
         _show(plan)
         return
     try:
-        found = run_sweep(plan, jobs=jobs, compare=None if no_compare else compare_runs)
+        result = run_sweep(plan, jobs=jobs, compare=None if no_compare else compare_runs)
     except Interrupted:
-        print(f"interrupted; go on with: {shlex.join(['sightline', *sys.argv[1:]])}", file=sys.stderr)
+        print(f"interrupted; continue with: {shlex.join(['sightline', *sys.argv[1:]])}", file=sys.stderr)
         raise typer.Exit(code=130) from None
-    if found.comparison is not None:
+    if result.comparison is not None:
         from sightline.comparison import print_comparison
 
-        print_comparison(found.comparison)
-        print(f"the comparison, with figures and tables: {found.folder / COMPARISON}", file=sys.stderr)
-    if found.failed:
+        print_comparison(result.comparison)
+        print(f"the comparison, with figures and tables: {result.folder / COMPARISON}", file=sys.stderr)
+    if result.failed:
         raise typer.Exit(code=1)
 
 

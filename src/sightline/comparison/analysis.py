@@ -1,6 +1,6 @@
-"""Where systems differ: on long sentences, rare words or sentence ends; in which sentences, n-grams and words.
+"""Where systems differ: by sentence length, word frequency and position; in which sentences, n-grams and words.
 
-For a system with several seeds, the run nearest to the mean of its seeds is analyzed.
+Of several seeds, the run closest to their mean is analyzed.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ if TYPE_CHECKING:
     from sightline.comparison.results import RunResult
     from sightline.run import Run
 
-_MOST_COUNTED = 1_000_000  # training examples whose words are counted: more change no bucket, and take minutes
+_MOST_COUNTED = 1_000_000  # training examples whose words are counted; more would hardly change the buckets
 _BLOCK = 20_000  # examples between reports of progress
 
-# BLEU is made for corpora and exact match has only two values: single sentences are ranked by chrF instead, as they are
-# for metrics of likelihood.
+# Single sentences are ranked by chrF instead of BLEU (made for corpora) and exact match (which has two values).
 _SENTENCE_METRICS: dict[MetricName, MetricName] = {"bleu": "chrf", "exact": "chrf"}
 
 
 @dataclass(frozen=True)
 class Frequencies:
-    """Word counts, and the text they are from."""
+    """Word counts and their source."""
 
     counts: Mapping[str, int] | None  # None: those of the references
     source: str
@@ -64,7 +63,7 @@ class Frequencies:
 
 
 def training_frequencies(run: Run, name: str, progress: Progress) -> Frequencies:
-    """The words of the training targets of a run, if they can be read; else those of the references."""
+    """Count the words of a run's training targets; if these cannot be read, those of the references are used."""
     counts: Counter[str] = Counter()
     done = 0
     texts = islice((example.target for example in training_examples(run.recipe)), _MOST_COUNTED)
@@ -89,18 +88,17 @@ def analyze(
     section: Evaluation | None = None,
     progress: Progress,
 ) -> Analysis:
-    """Analyze differences between systems, each by one of its runs; the first is the baseline."""
+    """Analyze differences between systems, each represented by a run; the first is the baseline."""
     outputs = {name: run.outputs for name, run in runs.items()}
     corpus_metric: MetricName = metric if needs_outputs(metric) else "chrf"
     sentence_metric = _SENTENCE_METRICS.get(corpus_metric, corpus_metric)
-    progress("looking where they differ", 0, len(outputs) + 2)
-    corpus = _Scorer(corpus_metric, test, outputs, lowercase, section)
-    sentence = (
-        corpus if sentence_metric == corpus_metric else _Scorer(sentence_metric, test, outputs, lowercase, section)
-    )
+    progress("analyzing differences", 0, len(outputs) + 2)
+    names = {corpus_metric, sentence_metric}
+    scorers = {name: _Scorer(name, test, outputs, lowercase, section) for name in names}
+    corpus, sentence = scorers[corpus_metric], scorers[sentence_metric]
     lengths = quality_by_length(test.references, outputs, corpus.corpus)
-    progress("looking where they differ", 1, len(outputs) + 2)
-    fold = str.lower if lowercase else str  # words are compared as the metric compares them
+    progress("analyzing differences", 1, len(outputs) + 2)
+    fold = str.lower if lowercase else str  # compare words as the metric does
     references = [[fold(text) for text in several] for several in test.references]
     words = {name: [fold(text) for text in texts] for name, texts in outputs.items()}
     by_frequency = quality_by_frequency(references, words, frequencies.lowercase() if lowercase else frequencies.counts)
@@ -108,7 +106,7 @@ def analyze(
     (first, baseline), *others = outputs.items()
     contrasts: list[Contrast] = []
     for number, (name, system) in enumerate(others):
-        progress("looking where they differ", number + 2, len(outputs) + 2)
+        progress("analyzing differences", number + 2, len(outputs) + 2)
         sentences = changed_most(
             test.sources, test.references, baseline, system, sentence.sentence, better=_better(sentence_metric)
         )
@@ -135,9 +133,9 @@ def analyze_labels(
     lowercase: bool,
     progress: Progress,
 ) -> Analysis:
-    """Analyze differences between classifiers or taggers: in which texts, and on which labels."""
+    """Analyze differences between classifiers or taggers: texts and labels."""
     outputs = {name: run.outputs for name, run in runs.items()}
-    progress("looking where they differ", 0, len(outputs))
+    progress("analyzing differences", 0, len(outputs))
     scorer = _Scorer(metric, test, outputs, lowercase)
     confusion_of = Confusion.of if labels_of == "one" else Confusion.of_tokens
     confusions = {name: confusion_of(texts, test.references, lowercase=lowercase) for name, texts in outputs.items()}
@@ -170,7 +168,7 @@ def _better(metric: MetricName) -> Better:
 
 
 class _Scorer:
-    """Scores of any subset of the sentences, from statistics that were counted once."""
+    """Scores subsets of the sentences from statistics that are computed once."""
 
     def __init__(
         self,

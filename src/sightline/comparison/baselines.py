@@ -2,8 +2,7 @@
 
     recipe.yaml   config.json ("baseline": its name)   outputs.jsonl (digest of the source, output)
 
-A baseline can be compared with runs, with intervals and significance. It has outputs instead of a model, for the test
-sets it was written for.
+A baseline has outputs instead of a model, and can be compared with runs on the test sets it was written for.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ Counts = Counter[tuple[str, ...]]
 
 
 class BaselineRun(Run):
-    """The folder of a baseline as a run: its outputs, looked up by source."""
+    """A run that looks up its outputs by source."""
 
     def __init__(self, folder: Path, recipe: Recipe, baseline: str, outputs: dict[str, str]) -> None:
         self.folder, self.recipe, self.baseline, self.outputs = folder, recipe, baseline, outputs
@@ -46,7 +45,7 @@ class BaselineRun(Run):
 
     @staticmethod
     def open(folder: Path) -> BaselineRun:
-        """Read what `write_baseline` wrote."""
+        """Read a folder written by `write_baseline`."""
         name, remedy = str(read_config(folder)["baseline"]), "make it again with: sightline baseline"
         recipe = load_recipe(require_file(folder, "recipe.yaml", remedy))
         outputs = {}
@@ -79,21 +78,21 @@ class BaselineRun(Run):
 
 
 def is_baseline(folder: Path) -> bool:
-    """Whether a run folder holds outputs instead of a model."""
+    """Whether a run folder has outputs instead of a model."""
     return "baseline" in read_config(folder)
 
 
 def digest(text: str) -> str:
-    """The key of a source."""
+    """The key of a source in outputs.jsonl."""
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def write_baseline(
     kind: Kind, recipe: Recipe, tests: Sequence[str], folder: Path, *, count: int | None = None
 ) -> list[Report]:
-    """Write the outputs of a baseline for test sets of a recipe into a new run folder, and score them.
+    """Write and score the outputs of a baseline for test sets of a recipe.
 
-    `count` is the number of sentences of a lead (by default 3), or the most that an oracle may take.
+    `count` is the number of sentences of a lead (by default 3), or the most sentences of an oracle.
     """
     if not recipe.task_spec.maps_text:
         raise ValueError(f"a baseline takes sentences of a source, and {recipe.task_spec} has none to summarize")
@@ -141,10 +140,10 @@ def lead(text: str, count: int) -> str:
 
 
 def oracle(text: str, references: Sequence[str], most: int | None = None) -> str:
-    """The extract that matches a reference best: a near upper bound for extractive summaries.
+    """A near upper bound for extractive summaries, chosen by the references (Nallapati et al. 2017, §2.2).
 
-    Greedily adds the sentence that raises ROUGE-1 + ROUGE-2 (F) most, until none does or there are `most` (Nallapati et
-    al. 2017, §2.2). It sees the reference; of several, the one with the best extract counts.
+    Greedily adds the sentence that raises ROUGE-1 + ROUGE-2 (F) most, until none does or there are `most`; of several
+    references, the one with the best extract counts.
     """
     parts = sentences(text)
     counted = [_ngrams(part) for part in parts]
@@ -169,7 +168,7 @@ class _Overlap:
     total: int = 0
 
     def f(self, part: Counts) -> float:
-        """2m / (o + r), the F of precision and recall with this sentence added: m matched, o extracted, r reference."""
+        """F = 2m / (o + r) with this sentence added: m matched, o extracted, r reference n-grams."""
         total = self.total + part.total() + self.reference.total()
         return 2 * (self.matched + self._gain(part)) / total if total else 0.0
 

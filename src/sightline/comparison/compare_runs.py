@@ -54,8 +54,7 @@ from sightline.run_folder import RunError
 from sightline.terminal import plural
 
 _MOST_PARTS = 8
-_LEAST_SENTENCES = 25  # in a part: fewer would not fill a batch
-_LEAST_ON_GPU = 250
+_LEAST_SENTENCES, _LEAST_ON_GPU = 25, 250  # of a part, to fill batches
 _WARM_UP = 16  # sentences
 
 
@@ -76,14 +75,12 @@ def compare(
 ) -> ComparisonResult:
     """Decode one test set with all runs, score them, and test each system against the baseline.
 
-    `runs` are runs or their folders, or a mapping of names to them. A list among these (or a path: "runs/a+runs/b") is
-    an ensemble, which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ only in their seed are
-    one system; `Verdict` says how systems with several seeds are tested. `on` is a test set of all recipes (by default
-    the first such), or one of your own. The baseline is the first run unless given; the metrics are those that all
-    recipes have. Each run decodes as its recipe says (an ensemble as its first run), except for `beam` and
-    overrides in `decoding` (`decoding.length_penalty=0.6`). Language models
-    are scored on the test text and decode nothing; nor does any run if no metric needs outputs (perplexity). Outputs
-    without a model (`sightline baseline`) have no perplexity: their `qualities` lack it.
+    `runs` are run folders, or a mapping of names to them; a list of folders (or a path "runs/a+runs/b") is an ensemble,
+    which averages `probabilities` or, by `ensemble_mean`, `logs`. Runs that differ only in their seed are one system
+    (see `Verdict`). `on` is a test set of all recipes, by default their first, or one of your own. `baseline` is by
+    default the first run, and `metrics` are those that all recipes have. Runs decode by their recipe (an ensemble by
+    its first) with `beam` and the overrides in `decoding` (`decoding.length_penalty=0.6`). Nothing is decoded for
+    language models or if no metric needs outputs. Outputs without a model (`sightline baseline`) have no perplexity.
     """
     loaded = load_runs(
         runs, beam=beam, decoding=decoding, mean=ensemble_mean or "probabilities", device=device, progress=progress
@@ -119,7 +116,7 @@ def compare(
 
 
 def _check_options(runs: Sequence[ComparedRun], beam: int | None, lowercase: bool | None, mean: Mean | None) -> None:
-    """Refuse options that would have no effect on these runs."""
+    """Refuse options without effect on these runs."""
     recipe = runs[0].recipe
     if beam is not None and (not recipe.task_spec.maps_text or recipe.of_text):
         raise RunError(f"--beam {beam} is for runs that search, and these do not ({recipe.task_spec}); leave it out")
@@ -140,17 +137,16 @@ def _check_options(runs: Sequence[ComparedRun], beam: int | None, lowercase: boo
 
 @dataclass(frozen=True)
 class Decoded:
-    """The outputs of a run, and the seconds spent decoding."""
+    """The outputs of a run, and the seconds of decoding."""
 
     outputs: list[str]
     seconds: float
 
 
 def decode_in_turns(runs: Sequence[ComparedRun], sources: Sequence[str], progress: Progress) -> dict[str, Decoded]:
-    """The outputs of each run, by name. All runs decode one part of the test set before any goes on to the next.
+    """Decode the test set part by part, each part with all runs in a rotating order; return outputs by run name.
 
-    So a machine that is slower for a while (other programs, heat) is slower for all runs. The order rotates, and the
-    outputs of these very turns are scored.
+    A machine that is slower for a while (other programs, heat) is then slower for all runs.
     """
     for number, run in enumerate(runs):
         progress("warming up", number, len(runs))
@@ -160,7 +156,7 @@ def decode_in_turns(runs: Sequence[ComparedRun], sources: Sequence[str], progres
     seconds = [0.0] * len(runs)
     done = 0
     for number, (start, stop) in enumerate(parts):
-        shift = number * max(1, len(runs) // len(parts)) % len(runs)  # of many runs, far apart ones come first
+        shift = number * max(1, len(runs) // len(parts)) % len(runs)
         for index in [*range(shift, len(runs)), *range(shift)]:
             progress(f"decoding, part {number + 1} of {len(parts)}", done, len(parts) * len(runs))
             started = time.perf_counter()
@@ -171,7 +167,7 @@ def decode_in_turns(runs: Sequence[ComparedRun], sources: Sequence[str], progres
 
 
 def _parts(sentences: int, least: int) -> list[tuple[int, int]]:
-    """(start, stop) of parts of nearly equal size."""
+    """Split into parts (start, stop) of nearly equal size."""
     count = max(1, min(_MOST_PARTS, sentences // least))
     return list(pairwise(sentences * number // count for number in range(count + 1)))
 
@@ -224,7 +220,7 @@ def _run_result(
         seed=run.seed,
         parameters=run.parameters,
         trained_on=", ".join(run.devices),
-        cost=Cost.total([cost for cost, _ in logs]),
+        cost=Cost.combine([cost for cost, _ in logs], sum),
         validations=[] if run.parts else logs[0][1],
         decoding=run.options.model_dump(mode="json"),
         sentences=len(decoded.outputs) if run.baseline is None else 0,
@@ -238,7 +234,7 @@ def _run_result(
 
 
 def _recipe_differences(systems: Sequence[System]) -> list[Difference]:
-    """Differences between the recipes of systems; a cell joins the values of an ensemble's runs."""
+    """Differences between the recipes of systems; values of an ensemble's runs are joined."""
     models = trained_systems(systems)
     if not models:
         return []
@@ -247,7 +243,7 @@ def _recipe_differences(systems: Sequence[System]) -> list[Difference]:
     for each in recipe_differences([recipe for several in recipes.values() for recipe in several]):
         values = iter(each.values)
         cells = {name: ", ".join(dict.fromkeys(islice(values, len(several)))) for name, several in recipes.items()}
-        if each.key != "seed" and len(set(cells.values())) > 1:  # else only runs of one ensemble differ
+        if each.key != "seed" and len(set(cells.values())) > 1:  # else only runs within an ensemble differ
             rows.append(Difference(each.key, [cells.get(system.name, NOTHING) for system in systems]))
     seeds = {system.name: ", ".join(str(each.seed) for each in system.trainings) for system in models}
     row = Difference("seed", [seeds.get(system.name, NOTHING) for system in systems])
@@ -257,7 +253,7 @@ def _recipe_differences(systems: Sequence[System]) -> list[Difference]:
 def _analyze(
     baseline: System, test: TestSet, scoring: Scoring, results: Sequence[SystemResult], progress: Progress
 ) -> Analysis:
-    """Where the systems differ, as far as their task allows an analysis."""
+    """Where the systems differ."""
     first, metric = baseline.runs[0], scoring.metrics[0]
     lowercase = scoring.ignores_case(first)
     shown = {system.name: system.representative(metric) for system in results}

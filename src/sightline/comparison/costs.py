@@ -1,7 +1,7 @@
-"""The cost and the learning curve of a training, read from its log (metrics.jsonl).
+"""Cost and learning curve of a training, read from its log (metrics.jsonl).
 
-A log may be cut off (an interrupted copy, a full disk). The newest checkpoint then says what the training cost; without
-one, the log gives a lower bound.
+A log may be cut off (an interrupted copy, a full disk). Then the newest checkpoint has the cost; without one, the log
+gives a lower bound.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from sightline.training.schedules import limit_reached
 
 @dataclass(frozen=True)
 class CutOff:
-    """A log that ends before its training did, or should have."""
+    """A log that ends before its training did."""
 
     step: int  # of its last record
-    steps: int | None  # of the training: as its newest checkpoint says, else the limit of its recipe
-    saved: bool  # whether a checkpoint records the cost
+    steps: int | None  # of the newest checkpoint, else the limit of the recipe
+    saved: bool  # whether a checkpoint has the cost
 
 
 def read_log(run: Path, recipe: Recipe) -> tuple[Cost, list[Validation]]:
-    """The cost of a training, and its validations in order; nothing is known without a log and checkpoints."""
+    """The cost of a training, and its validations in order."""
     records = read_metrics(run)
     counted = [*records, saved_progress(run) or {}]
     cut = cut_off(run, recipe)
@@ -49,8 +49,7 @@ def read_log(run: Path, recipe: Recipe) -> tuple[Cost, list[Validation]]:
 def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
     """Where a log was cut off; None if it is complete or missing.
 
-    A checkpoint records the length of the log. Without one, a complete log ends with a whole line at a limit of the
-    recipe.
+    A checkpoint has the length of the log. Without one, a complete log ends with a whole line at a limit of the recipe.
     """
     records, path = read_metrics(run), run / "metrics.jsonl"
     content = path.read_bytes() if path.is_file() else b""
@@ -67,14 +66,14 @@ def cut_off(run: Path, recipe: Recipe) -> CutOff | None:
 
 
 def _progress(records: list[dict[str, Any]]) -> dict[str, float]:
-    """The progress that a log records, as `limit_reached` reads it."""
+    """The progress of a log, for `limit_reached`."""
     better = [bool(record.get("best")) for record in records if record.get("kind") == "validation"]
     waited = [*reversed(better), True].index(True)
     return {"waited": waited, **{key: _largest(records, key) or 0 for key in ("step", "epoch", "seconds")}}
 
 
 def _largest(records: list[dict[str, Any]], key: str) -> float | None:
-    """The last value of a counter, which is the largest; None if nothing was counted."""
+    """The last value of a counter; None if it was not counted."""
     values = [float(record[key]) for record in records if _is_number(record.get(key))]
     return max(values, default=None) or None
 

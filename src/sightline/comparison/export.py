@@ -1,7 +1,7 @@
-"""Write a comparison to files: one HTML page, Markdown, LaTeX, CSV, JSON and a figure.
+"""Write a comparison to files: an HTML page, Markdown, LaTeX, CSV, JSON and a figure.
 
-The page needs nothing else: no network, no scripts, light and dark, any writing direction. Names, texts and recipes are
-escaped and set in the direction of their own script.
+The page is self-contained, without scripts, for light and dark displays. Texts are escaped and set in the direction of
+their own script.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ from sightline.plots import comparison as figures
 from sightline.plots.figures import can_draw
 from sightline.registry import version
 
-# The browser must load nothing and run nothing.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 OnFailure = Callable[[str, Exception], None]  # called with the title of a figure that could not be drawn
 
 
 def markdown(comparison: ComparisonResult) -> str:
-    """The main table, its notes, every test and the recipe differences, for GitHub and the like."""
+    """Conclusions, main table, notes, tests and recipe differences."""
     table = main_table(comparison)
     parts = [f"## {markdown_text(table.title)}", *(markdown_text(line) for line in conclusions(comparison))]
     parts += [markdown_table(table), "\n".join(f"- {markdown_text(note)}" for note in footnotes(comparison))]
@@ -61,7 +60,7 @@ def markdown(comparison: ComparisonResult) -> str:
 
 
 def latex(comparison: ComparisonResult) -> str:
-    """The main table, to be \\input, with its notes below."""
+    """The main table with its notes, for \\input."""
     head = "% Made by sightline compare; no packages needed. Names outside Latin script want XeLaTeX or LuaLaTeX."
     notes = " \\\\\n".join(latex_note(note) for note in footnotes(comparison))
     table = latex_table(main_table(comparison))
@@ -69,7 +68,7 @@ def latex(comparison: ComparisonResult) -> str:
 
 
 def csv_text(comparison: ComparisonResult) -> str:
-    """A line for each system with every number in full; unknown values are empty."""
+    """A line for each system with every number in full precision."""
     return csv_table(numbers_table(comparison))
 
 
@@ -77,7 +76,7 @@ def csv_text(comparison: ComparisonResult) -> str:
 
 
 def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None) -> str:
-    """The page. A figure that cannot be drawn is reported to `on_failure`; without that, the exception propagates."""
+    """The HTML page. `on_failure` is called for a figure that cannot be drawn; without it the exception propagates."""
     names = " · ".join(system.name for system in comparison.systems[:4])
     more = f" and {len(comparison.systems) - 4} more" if len(comparison.systems) > 4 else ""
     title = f"{names}{more} on {comparison.test.name}"
@@ -121,7 +120,7 @@ def _notes(notes: Sequence[str]) -> str:
 
 
 def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnFailure | None) -> str:
-    """A figure drawn twice, for light and dark; the browser shows the one that fits."""
+    """A figure in a light and a dark version."""
     if not can_draw():
         return "<p>Figures need matplotlib: <code>pip install 'sightline[viz]'</code></p>"
     try:
@@ -129,7 +128,7 @@ def _figure(comparison: ComparisonResult, part: str, title: str, on_failure: OnF
             base64.b64encode(figures.draw(comparison, "svg", parts=(part,), theme=theme)).decode()
             for theme in (figures.LIGHT, figures.DARK)
         )
-    except Exception as error:  # the tables are worth having without the figure
+    except Exception as error:  # keep the tables
         if on_failure is None:
             raise
         on_failure(title, error)
@@ -199,11 +198,11 @@ _SUFFIXES = {"html": "html", "markdown": "md", "latex": "tex", "csv": "csv", "js
 
 
 class ExportError(ValueError):
-    """Some file could not be written or some figure not drawn; all others were."""
+    """A file could not be written or a figure not drawn; all others were."""
 
 
 class Export:
-    """Writes a comparison to files; failures are collected and raised by `finish`, once the rest is written."""
+    """Writes a comparison to files; `finish` raises the failures after all other files are written."""
 
     def __init__(self, comparison: ComparisonResult) -> None:
         self.comparison = comparison
@@ -219,7 +218,7 @@ class Export:
                 write_atomically(path, html_page(self.comparison, partial(self._not_drawn, path)))
             else:
                 write_atomically(path, WRITERS[form](self.comparison))
-        except Exception as error:  # a failed figure or a full disk must not lose the other files
+        except Exception as error:  # still write the other files
             self.failures.append((str(path), error))
         else:
             self.written.append(path)
@@ -228,7 +227,7 @@ class Export:
         """Raise `ExportError` if anything failed."""
         if self.failures:
             failed = "; ".join(f"{place}: {_reason(error)}" for place, error in self.failures)
-            rest = ", ".join(str(path) for path in self.written) or "nothing else was asked for"
+            rest = ", ".join(map(str, self.written)) or "nothing else was asked for"
             raise ExportError(f"not all could be written or drawn ({failed}); written: {rest}") from self.failures[0][1]
 
     def _not_drawn(self, path: Path, title: str, error: Exception) -> None:
@@ -236,15 +235,12 @@ class Export:
 
 
 def _reason(error: Exception) -> str:
-    """The message of an error, without the temporary name of a file."""
+    """The message of an error, without the name of a temporary file."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
 
 
 def write_comparison(comparison: ComparisonResult, folder: str | Path) -> list[Path]:
-    """Write comparison.html, .md, .tex, .csv, .json and, if matplotlib is installed, .png into a folder.
-
-    Raises `ExportError` for a figure that cannot be drawn, once all the rest is written.
-    """
+    """Write comparison.html, .md, .tex, .csv, .json and, if matplotlib is installed, .png into a folder."""
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     export = Export(comparison)

@@ -1,4 +1,4 @@
-"""Notes on particular runs that a reader of a comparison must know."""
+"""Notes on particular runs of a comparison."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MEANS: dict[Mean, str] = {"probabilities": "probabilities", "logs": "log-probab
 
 
 def run_notes(systems: Sequence[System], test: TestSet, scoring: Scoring) -> list[str]:
-    """All notes on the runs, with and without a model."""
+    """All notes on the runs."""
     trained = trained_systems(systems)
     runs = list({each.run.folder.resolve(): each for system in trained for each in system.trainings}.values())
     return [
@@ -41,113 +41,104 @@ def trained_systems(systems: Sequence[System]) -> list[System]:
     return [system for system in systems if system.runs[0].baseline is None]
 
 
+def _note(runs: Mapping[str, str] | Sequence[str], note: str, *, separator: str = ", ") -> list[str]:
+    """The note with the names of runs, and a detail for each, in place of {}; nothing without runs."""
+    names = [f"{name} ({detail})" for name, detail in runs.items()] if isinstance(runs, Mapping) else runs
+    return [note.format(separator.join(names))] if names else []
+
+
 # --- training ----------------------------------------------------------------------------------------------------
 
 
 def _unfinished_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    """Trainings that were interrupted."""
     steps = {each.name: interrupted_at(each.run.folder, each.recipe) for each in runs}
-    names = ", ".join(f"{name} (step {step:,})" for name, step in steps.items() if step is not None)
-    return [f"Training did not finish: {names}; continue it with --resume."] if names else []
+    names = {name: f"step {step:,}" for name, step in steps.items() if step is not None}
+    return _note(names, "Training did not finish: {}; continue it with --resume.")
 
 
 def _ensemble_notes(systems: Sequence[System]) -> list[str]:
     ensembles = [each for system in systems for each in system.runs if each.parts]
-    if not ensembles:
-        return []
-    names = "; ".join(f"{each.name} ({plural(len(each.parts), 'run')})" for each in ensembles)
-    mean = ensembles[0].run.model.mean  # the same for all
-    return [
-        f"Ensembles average the {_MEANS[mean]} of their models: {names}. Parameters, tokens, FLOPs and time are the "
-        f"sum over their runs; they have no learning curve."
-    ]
+    sizes = {each.name: plural(len(each.parts), "run") for each in ensembles}
+    mean = _MEANS[ensembles[0].run.model.mean] if ensembles else ""  # the same for all
+    note = (
+        f"Ensembles average the {mean} of their models: {{}}. Parameters, tokens, FLOPs and time are the sum over "
+        f"their runs; they have no learning curve."
+    )
+    return _note(sizes, note, separator="; ")
 
 
 def _log_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    """Logs that were cut off, and where the costs come from instead."""
+    """Logs that were cut off, and the source of the costs."""
     cuts = {each.name: cut for each in runs if (cut := cut_off(each.run.folder, each.recipe))}
     known = "those of the newest checkpoint; memory and learning curves lack the missing part"
     unknown = "lower bounds, because no checkpoint records the rest"
     notes = []
-    for saved, rest in ((True, known), (False, unknown)):
+    for saved, costs in ((True, known), (False, unknown)):
         ends = {
-            name: f"{cut.step:,}" + (f" of {cut.steps:,}" if cut.steps else "")
+            name: f"step {cut.step:,}" + (f" of {cut.steps:,}" if cut.steps else "")
             for name, cut in cuts.items()
             if cut.saved is saved
         }
-        if ends:
-            names = ", ".join(f"{name} (step {end})" for name, end in ends.items())
-            notes.append(f"The log (metrics.jsonl) was cut off: {names}. Tokens, FLOPs and time are {rest}.")
+        notes += _note(ends, f"The log (metrics.jsonl) was cut off: {{}}. Tokens, FLOPs and time are {costs}.")
     return notes
 
 
 def _init_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    """Runs whose cost leaves out the training of their initial weights."""
-    names = ", ".join(each.name for each in runs if each.recipe.model.init_from is not None)
     note = (
-        f"Initialized from other runs (model.init_from): {names}. Tokens, FLOPs and time do not include the earlier "
-        f"training."
+        "Initialized from other runs (model.init_from): {}. Tokens, FLOPs and time do not include the earlier training."
     )
-    return [note] if names else []
+    return _note([each.name for each in runs if each.recipe.model.init_from is not None], note)
 
 
 def _generated_text_notes(runs: Sequence[ComparedRun]) -> list[str]:
-    """Runs whose cost leaves out the models that generated their training text."""
+    """Runs whose cost does not include the models that generated their training text."""
     generated = {each.name: origins for each in runs if (origins := each.origins)}
     if not generated:
         return []
     weights = {each.name: each.run.folder / "model.safetensors" for each in runs}
     names = {checksum(path): name for name, path in weights.items() if path.is_file()}
-    text = "; ".join(
-        f"{run} ({', '.join(_origin(each, names) for each in origins)})" for run, origins in generated.items()
+    texts = {run: ", ".join(_origin(each, names) for each in origins) for run, origins in generated.items()}
+    note = (
+        "Trained on text that other models generated: {}. Tokens, FLOPs and time do not include those models and the "
+        "generation."
     )
-    return [
-        f"Trained on text that other models generated: {text}. Tokens, FLOPs and time do not include those models and "
-        f"the generation."
-    ]
+    return _note(texts, note, separator="; ")
 
 
 def _origin(origin: Provenance, names: Mapping[str, str]) -> str:
-    """`distilled by big`, or `distilled` if some model is not part of the comparison."""
+    """`distilled by big`, or `distilled` if a model is not part of the comparison."""
     known = [names[digest] for digest in origin.models if digest in names]
     return f"{origin.how} by {' and '.join(known)}" if len(known) == len(origin.models) else origin.how
 
 
 def _device_notes(systems: Sequence[System]) -> list[str]:
-    """Training time and memory compare only on the same device."""
     devices: dict[str, list[str]] = {}
     for system in systems:
         for device in dict.fromkeys(device for run in system.runs for device in run.devices):
             devices.setdefault(device, []).append(system.name)
-    if len(devices) < 2:
-        return []
-    text = "; ".join(f"{device}: {', '.join(names)}" for device, names in devices.items())
-    return [f"Trained on different devices, so training time and memory do not compare: {text}."]
+    texts = [f"{device}: {', '.join(names)}" for device, names in devices.items()]
+    note = "Trained on different devices, so training time and memory do not compare: {}."
+    return _note(texts, note, separator="; ") if len(devices) > 1 else []
 
 
 def _baseline_notes(systems: Sequence[System]) -> list[str]:
-    """Rows without a model."""
     kinds = {each.name: each.baseline for system in systems for each in system.runs if each.baseline is not None}
-    if not kinds:
-        return []
-    names = ", ".join(f"{name} ({kind})" for name, kind in kinds.items())
-    note = f"Baselines without a model, which extract sentences of the source (sightline baseline): {names}."
+    note = "Baselines without a model, which extract sentences of the source (sightline baseline): {}."
     oracle = any(kind.startswith("oracle") for kind in kinds.values())
-    return [note + (" An oracle has seen the references." if oracle else "")]
+    return _note(kinds, note + (" An oracle has seen the references." if oracle else ""))
 
 
 def _validation_notes(runs: Sequence[ComparedRun], test: TestSet) -> list[str]:
-    """On the validation set: runs that were selected by a part of it."""
-    counts = {each.name: seen for each in runs if (seen := each.recipe.validated(test.name, test.pairs)) is not None}
-    names = ", ".join(f"{name} (the first {plural(seen, 'example')})" for name, seen in counts.items())
-    return [f"Training validated on a part of this text only (data.validation_limit): {names}."] if names else []
+    """Runs validated on a part of the text, if it is the validation set."""
+    counts = {each.name: count for each in runs if (count := each.recipe.validated(test.name, test.pairs)) is not None}
+    names = {name: f"the first {plural(count, 'example')}" for name, count in counts.items()}
+    return _note(names, "Training validated on a part of this text only (data.validation_limit): {}.")
 
 
 # --- decoding ----------------------------------------------------------------------------------------------------
 
 
 def _task_notes(systems: Sequence[System], scoring: Scoring) -> list[str]:
-    """What the task and the metrics mean for the comparison."""
     if not systems:
         return []
     recipe = systems[0].runs[0].recipe
@@ -161,7 +152,7 @@ def _task_notes(systems: Sequence[System], scoring: Scoring) -> list[str]:
 
 
 def _decoding_notes(systems: Sequence[System]) -> list[str]:
-    """Decoding options that systems do not share."""
+    """Decoding options that differ between systems."""
     options = {
         system.name: system.runs[0].options.model_dump(mode="json", exclude={"batch_tokens"}) for system in systems
     }
@@ -172,10 +163,7 @@ def _decoding_notes(systems: Sequence[System]) -> list[str]:
 
 
 def group_values(values: Mapping[str, str]) -> str:
-    """Each value once, with the names that have it: `5 (a, b), all others: 1`.
-
-    The others are those with the most common value, the first of several; if all values differ, all are named.
-    """
+    """Each value once with its names, the most common one last: `5 (a, b), all others: 1`."""
     names: dict[str, list[str]] = {}
     for name, value in values.items():
         names.setdefault(value, []).append(name)

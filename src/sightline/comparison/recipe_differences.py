@@ -1,8 +1,7 @@
-"""What differs between recipes: the keys, and the value of each recipe.
+"""Differences between recipes, key by key.
 
-Files are compared by the place they resolve to: two names for one file are no difference, and where the same names are
-in different folders, only the folder differs. Which other test sets a recipe names does not matter, because all runs
-are compared on the same one.
+Files are compared by the path they resolve to: two names of one file do not differ, and of equal names in different
+folders only the folder differs. Test sets are ignored, since all runs are compared on the same one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from sightline.recipe import Recipe
 
 _FOLDER = "data.folder"
 _IGNORED = ("data.tests.",)
-# Keys that do not change what is learned; the last two change only speed and rounding.
+# Keys that do not change the model, apart from rounding.
 _NO_EFFECT = {f"training.{key}" for key in ("tensorboard", "keep", "log_every", "samples", "device", "threads")}
 
 
@@ -43,19 +42,19 @@ def recipe_differences(recipes: Sequence[Recipe]) -> list[Difference]:
 
 
 def differ_only_in_seed(first: Recipe, second: Recipe) -> bool:
-    """Whether two recipes learn the same apart from chance."""
+    """Whether two recipes differ only in the seed and in keys without effect on the model."""
     return all(each.key == "seed" or each.key in _NO_EFFECT for each in recipe_differences([first, second]))
 
 
 def format_value(value: Any) -> str:
-    """A value as a recipe writes it, nearly."""
+    """A value in YAML notation; floats with six digits if that is exact."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(format_value, value)) + "]"
-    if isinstance(value, float) and float(f"{value:g}") == value:  # six digits where they are exact
+    if isinstance(value, float) and float(f"{value:g}") == value:
         return f"{value:g}"
     return str(value)
 
@@ -98,7 +97,7 @@ def _places(recipe: Recipe) -> dict[str, str]:
 
 
 def _ordered(flat: Sequence[Mapping[str, str]]) -> list[str]:
-    """Every key once; a key that only some recipes have comes after the key it follows there."""
+    """All keys in the order of the recipes."""
     keys: list[str] = []
     for each in flat:
         at = 0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plain_lines(table: Table) -> list[str]:
-    """Aligned lines, the head first."""
+    """Aligned lines, starting with the heads."""
     heads = [column.title for column in table.columns]
     widths = [max(cell_len(text) for text in column) for column in zip(heads, *table.rows, strict=True)]
 
@@ -33,13 +33,12 @@ def plain_lines(table: Table) -> list[str]:
 
 
 def fits(table: Table, width: int | None) -> bool:
-    """Whether the terminal table is at most that wide."""
-    # Rich puts three spaces between columns
+    """Whether the terminal table, with three spaces between columns, is at most `width` columns wide."""
     return width is None or max(map(cell_len, plain_lines(table))) + len(table.columns) <= width
 
 
 def rich_table(table: Table) -> RichTable:
-    """A table with colours for the terminal."""
+    """A table for the terminal, in colour."""
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
@@ -50,8 +49,8 @@ def rich_table(table: Table) -> RichTable:
     rich = RichTable(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         rich.add_column(Text(column.title), justify="right" if column.number else "left", overflow="fold")
-    for number, row in enumerate(table.rows):
-        rich.add_row(*(Text(cell, style=style(cell, (number, at) in table.best)) for at, cell in enumerate(row)))
+    for row in table.cells():
+        rich.add_row(*(Text(text, style=style(text, best)) for text, _, best in row))
     return rich
 
 
@@ -67,12 +66,7 @@ def markdown_table(table: Table) -> str:
 
     lines = ["| " + " | ".join(markdown_text(column.title) for column in table.columns) + " |"]
     lines.append("|" + "|".join("---:" if column.number else "---" for column in table.columns) + "|")
-    for number, row in enumerate(table.rows):
-        cells = (
-            cell(text, column, (number, place) in table.best)
-            for place, (text, column) in enumerate(zip(row, table.columns, strict=True))
-        )
-        lines.append("| " + " | ".join(cells) + " |")
+    lines += ["| " + " | ".join(cell(*each) for each in row) + " |" for row in table.cells()]
     return "\n".join(lines)
 
 
@@ -104,27 +98,27 @@ _LATEX = {
 
 
 def latex_table(table: Table) -> str:
-    """A plain tabular that needs no package; the best values are bold."""
+    """A tabular that needs no package; the best values are bold."""
+
+    def cell(text: str, column: Column, best: bool) -> str:
+        shown = _latex_number(text) if column.number else latex_text(text)
+        return rf"\textbf{{{shown}}}" if best else shown
+
     layout = "".join("r" if column.number else "l" for column in table.columns)
     lines = [rf"\begin{{tabular}}{{{layout}}}", r"\hline"]
     lines += [" & ".join(latex_text(column.title) for column in table.columns) + r" \\", r"\hline"]
-    for number, row in enumerate(table.rows):
-        cells = []
-        for place, (text, column) in enumerate(zip(row, table.columns, strict=True)):
-            shown = _latex_number(text) if column.number else latex_text(text)
-            cells.append(rf"\textbf{{{shown}}}" if (number, place) in table.best else shown)
-        lines.append(" & ".join(cells) + r" \\")
+    lines += [" & ".join(cell(*each) for each in row) + r" \\" for row in table.cells()]
     return "\n".join([*lines, r"\hline", r"\end{tabular}"])
 
 
 def latex_text(text: str) -> str:
     """Text with LaTeX's characters escaped."""
     plain = "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
-    return plain.replace("--", "-{}-")  # two hyphens are no dash
+    return plain.replace("--", "-{}-")  # not a dash
 
 
 def latex_note(text: str) -> str:
-    """Escaped text in which signatures, which are one long word, may break after each part."""
+    """Escaped text in which long signatures may break after each part."""
     return latex_text(text).replace(r"\textbar{}", r"\textbar{}\hspace{0pt}")
 
 
@@ -138,26 +132,21 @@ def _latex_number(text: str) -> str:
 
 
 def csv_table(table: Table) -> str:
-    """Comma-separated values in full; None is empty."""
+    """Comma-separated values in full precision; None is empty."""
     heads = [column.title for column in table.columns]
     return csv_text(heads, [dict(zip(heads, row, strict=True)) for row in table.rows])
 
 
 def html_table(table: Table) -> str:
     """An HTML table that scrolls sideways; the best values are <strong>."""
+
+    def cell(text: str, column: Column, best: bool) -> str:
+        shown = _html_number(text) if column.number else html_text(text)
+        return f"<td{_html_class(column)}>{f'<strong>{shown}</strong>' if best else shown}</td>"
+
     heads = "".join(f"<th{_html_class(column)}>{html_text(column.title)}</th>" for column in table.columns)
-    rows = []
-    for number, row in enumerate(table.rows):
-        cells = []
-        for place, (text, column) in enumerate(zip(row, table.columns, strict=True)):
-            shown = _html_number(text) if column.number else html_text(text)
-            shown = f"<strong>{shown}</strong>" if (number, place) in table.best else shown
-            cells.append(f"<td{_html_class(column)}>{shown}</td>")
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead>'
-        f"<tbody>{''.join(rows)}</tbody></table></div>"
-    )
+    rows = "".join(f"<tr>{''.join(cell(*each) for each in row)}</tr>" for row in table.cells())
+    return f'<div class="scroll" tabindex="0"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
 def html_text(text: str) -> str:

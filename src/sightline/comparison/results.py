@@ -1,4 +1,4 @@
-"""The result of a comparison: plain data that every table, figure and file is made from, and its JSON."""
+"""The result of a comparison, from which all tables, figures and files are made, and its JSON."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ NOTHING = "–"  # a value that is unknown, was not measured, or does not exist
 UNSET = "not set"  # a key of a recipe that is null, or whose section is
 
 Validation = dict[str, Real]  # step, tokens, seconds, loss and, where they were logged, flops and metrics
-WithoutNulls = BeforeValidator(lambda given: {key: value for key, value in given.items() if value is not None})
+WithoutNulls = BeforeValidator(lambda value: {key: inner for key, inner in value.items() if inner is not None})
 
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a training; None where the log does not say (old runs did not count FLOPs and memory)."""
+    """The cost of a training; None if the log does not have it (old runs did not count FLOPs and memory)."""
 
     steps: float | None = None
     tokens: float | None = None  # of the target side
@@ -41,28 +41,20 @@ class Cost:
     least: bool = False  # a lower bound: the log was cut off
 
     @staticmethod
-    def mean(costs: Sequence[Cost]) -> Cost:
-        """The mean of each amount, where all have it, and the largest memory."""
-        return _combined(costs, fmean)
+    def combine(costs: Sequence[Cost], function: Callable[[list[float]], float]) -> Cost:
+        """The sum or mean of each amount that all costs have, and the largest memory."""
 
-    @staticmethod
-    def total(costs: Sequence[Cost]) -> Cost:
-        """The sum of each amount, where all have it, and the largest memory."""
-        return _combined(costs, sum)
+        def amount(name: str, function: Callable[[list[float]], float]) -> float | None:
+            values = [getattr(cost, name) for cost in costs]
+            return None if None in values else function(values)
 
-
-def _combined(costs: Sequence[Cost], combine: Callable[[list[float]], float]) -> Cost:
-    def amount(name: str, combine: Callable[[list[float]], float]) -> float | None:
-        values = [getattr(cost, name) for cost in costs]
-        return None if None in values else combine(values)
-
-    amounts = {name: amount(name, combine) for name in ("steps", "tokens", "flops", "seconds")}
-    return Cost(**amounts, peak_memory=amount("peak_memory", max), least=any(cost.least for cost in costs))
+        amounts = {name: amount(name, function) for name in ("steps", "tokens", "flops", "seconds")}
+        return Cost(**amounts, peak_memory=amount("peak_memory", max), least=any(cost.least for cost in costs))
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One run, or an ensemble: what it is, what it cost, and its scores on the test set."""
+    """A run or an ensemble, its cost, and its scores on the test set."""
 
     name: str
     folder: str
@@ -72,30 +64,28 @@ class RunResult:
     cost: Cost
     validations: list[Validation]
     decoding: dict[str, Any]
-    sentences: int  # that were decoded
-    seconds: float  # spent decoding
-    outputs: list[str]  # empty where texts were left out
-    scores: Annotated[dict[MetricName, MetricScore], WithoutNulls]  # without a model there is no perplexity
-    baseline: str | None = None  # the kind of baseline, where there is no model
-    teachers: list[str] = Field(
-        default_factory=list, validation_alias=AliasChoices("teachers", "taught_by")
-    )  # digests of the models that generated training text
-    ensemble: list[str] = Field(
-        default_factory=list, validation_alias=AliasChoices("ensemble", "together")
-    )  # the runs of an ensemble, whose costs are added up
+    sentences: int  # decoded
+    seconds: float  # of decoding
+    outputs: list[str]  # empty if texts were left out
+    scores: Annotated[dict[MetricName, MetricScore], WithoutNulls]  # no perplexity without a model
+    baseline: str | None = None  # the kind of a baseline without a model
+    # digests of the models that generated training text
+    teachers: list[str] = Field(default_factory=list, validation_alias=AliasChoices("teachers", "taught_by"))
+    # the runs of an ensemble, whose costs are added
+    ensemble: list[str] = Field(default_factory=list, validation_alias=AliasChoices("ensemble", "together"))
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentences_per_second(self) -> float | None:
-        """None where nothing was decoded."""
+        """None if nothing was decoded."""
         return self.sentences / self.seconds if self.sentences else None
 
 
 @dataclass(frozen=True)
 class MetricResult:
-    """A metric of a system; of several seeds the mean, with their standard deviation (n - 1).
+    """A metric of a system: of several seeds the mean, the standard deviation (n - 1), and the mean of the intervals.
 
-    The interval is over test sentences: that of the run, or the mean of the intervals of several.
+    Intervals are over test sentences.
     """
 
     metric: MetricName
@@ -127,10 +117,9 @@ class MetricResult:
 class Verdict:
     """Whether a system differs from the baseline in a metric by more than chance.
 
-    There are two sources of chance, the test sentences and, for systems trained with several seeds, the seeds.
-    Approximate randomization tests the first, Welch's t-test over the scores of the runs the second (`seeds`), and a
-    difference is significant only if both are: p is the larger of the two. The paired bootstrap and McNemar's test (of
-    single runs, for outputs that are right or wrong) are reported beside them and decide nothing.
+    Approximate randomization tests whether the test sentences explain the difference; for systems with several seeds,
+    Welch's t-test over the scores of the runs (`seeds`) tests whether the seeds do. p is the larger of the two. The
+    paired bootstrap and McNemar's test (of single runs with right or wrong outputs) are reported and decide nothing.
     """
 
     approximate_randomization: Significance
@@ -146,7 +135,7 @@ class Verdict:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def p(self) -> float:
-        """The p-value that decides. It counts ties, unlike sacreBLEU's (`approximate_randomization.p`)."""
+        """The p-value that decides. Ties count, unlike in sacreBLEU's (`approximate_randomization.p`)."""
         sentences = self.approximate_randomization.p_with_ties
         return sentences if self.seeds is None else max(sentences, self.seeds.p)
 
@@ -164,7 +153,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class SystemResult:
-    """A row of the table: a run or an ensemble, or several runs that differ only in their seed."""
+    """A row of the main table: a run, an ensemble, or several runs that differ only in their seed."""
 
     name: str
     runs: list[RunResult]
@@ -173,7 +162,7 @@ class SystemResult:
 
     @property
     def has_model(self) -> bool:
-        """Whether it was trained; baselines (`sightline baseline`) were not."""
+        """False for outputs without a model (`sightline baseline`)."""
         return self.runs[0].baseline is None
 
     @property
@@ -183,7 +172,7 @@ class SystemResult:
 
     @property
     def trainings(self) -> int:
-        """How many runs were trained for it: seeds, or the runs of an ensemble."""
+        """The number of trained runs: seeds, or the runs of an ensemble."""
         return len(self.ensemble) or len(self.runs)
 
     @computed_field  # type: ignore[prop-decorator]
@@ -194,18 +183,18 @@ class SystemResult:
     @computed_field  # type: ignore[prop-decorator]
     @cached_property
     def cost(self) -> Cost:
-        """Of one run: the mean over the seeds, and the largest memory."""
-        return Cost.mean([run.cost for run in self.runs])
+        """The mean over the seeds, and the largest memory."""
+        return Cost.combine([run.cost for run in self.runs], fmean)
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def sentences_per_second(self) -> float | None:
-        """None where nothing was decoded."""
+        """None if nothing was decoded."""
         count = sum(run.sentences for run in self.runs)
         return count / sum(run.seconds for run in self.runs) if count else None
 
     def representative(self, metric: MetricName) -> RunResult:
-        """The run whose outputs are shown: the one nearest to the mean of the seeds."""
+        """The run closest to the mean of the seeds, whose outputs are shown."""
         value = self.qualities[metric].value
         return min(self.runs, key=lambda run: abs(run.scores[metric].value - value))
 
@@ -215,7 +204,7 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class Contrast:
-    """A system against the baseline, sentence by sentence and word by word."""
+    """Sentences, n-grams and words that differ between a system and the baseline."""
 
     system: str
     sentences: ChangedSentences
@@ -224,14 +213,13 @@ class Contrast:
 
     @property
     def differs(self) -> bool:
-        """Whether any difference was found."""
         parts = (self.sentences.improved, self.sentences.worsened, self.ngrams.system, self.ngrams.baseline)
         return any(parts) or bool(self.words.system or self.words.baseline)
 
 
 @dataclass(frozen=True)
 class LabelScores:
-    """A label, how many texts or tokens have it, and its F1 (percent) by each system."""
+    """The number of texts or tokens with a label, and its F1 (percent) for each system."""
 
     label: str
     count: int
@@ -240,7 +228,7 @@ class LabelScores:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Where systems differ, and which metrics, runs and word counts that was computed with."""
+    """Where systems differ, and the metrics, runs and word counts used."""
 
     corpus_metric: str
     sentence_metric: str
@@ -250,11 +238,11 @@ class Analysis:
     frequencies: list[FrequencyBucket] = Field(default_factory=list)
     positions: list[SentencePart] = Field(default_factory=list)
     contrasts: list[Contrast] = Field(default_factory=list)
-    labels: list[LabelScores] = Field(default_factory=list)  # of classifiers and taggers, the most frequent first
+    labels: list[LabelScores] = Field(default_factory=list)  # for classifiers and taggers, most frequent first
 
     @staticmethod
     def empty(metric: MetricName, runs: dict[str, str]) -> Analysis:
-        """Of systems without outputs."""
+        """The analysis of systems without outputs."""
         return Analysis(METRICS[metric].name, METRICS[metric].name, runs=runs)
 
 
@@ -263,7 +251,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of the recipes, and its value for each system."""
+    """A recipe key and its value for each system."""
 
     key: str
     values: list[str]
@@ -309,15 +297,15 @@ class ComparisonResult:
 
     @property
     def has_outputs(self) -> bool:
-        """Whether outputs were scored: not of language models, nor if no metric needs outputs."""
+        """False for language models, or if no metric needs outputs."""
         return any(run.sentences or run.baseline is not None for system in self.systems for run in system.runs)
 
     def having(self, metric: MetricName) -> list[SystemResult]:
-        """The systems that have a metric: all have the first, and some system has each."""
+        """The systems with a metric; all have the first metric."""
         return [system for system in self.systems if metric in system.qualities]
 
     def tested(self, metric: MetricName) -> list[SystemResult]:
-        """The systems that were tested against the baseline in a metric."""
+        """The systems tested against the baseline in a metric."""
         return [system for system in self.others if metric in system.verdicts]
 
     def best(self, metric: MetricName, among: list[SystemResult] | None = None) -> SystemResult:
@@ -332,7 +320,7 @@ class ComparisonResult:
         return max(systems, key=rank)
 
     def significant_after_holm(self, metric: MetricName) -> list[SystemResult]:
-        """The systems that differ significantly after Holm's (1979) correction for the number of tests."""
+        """The systems that differ significantly after the correction of Holm (1979) for the number of tests."""
         ranked = sorted(self.tested(metric), key=lambda system: system.verdicts[metric].p)
         kept: list[SystemResult] = []
         for place, system in enumerate(ranked):
@@ -342,12 +330,12 @@ class ComparisonResult:
         return kept
 
     def without_texts(self) -> ComparisonResult:
-        """A copy without sources, references and outputs, which may not be free to publish; all numbers stay."""
+        """A copy without sources, references and outputs, which may not be free to publish."""
         systems = [replace(each, runs=[replace(run, outputs=[]) for run in each.runs]) for each in self.systems]
         return replace(self, sources=[], references=[], systems=systems, where=replace(self.where, contrasts=[]))
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in full precision, for JSON: no infinity and no nan, and null for a metric that a system lacks."""
+        """All values in full precision for JSON, with null for infinity, NaN, and metrics that a system lacks."""
         plain = _finite(_RESULT.dump_python(self))
         plain["baseline"] = self.baseline.name
         for system in plain["systems"]:
@@ -372,7 +360,7 @@ _RESULT = TypeAdapter(ComparisonResult)
 
 
 def _finite(value: Any) -> Any:
-    """Null for infinity and nan."""
+    """Replace infinity and NaN by None."""
     if isinstance(value, Mapping):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -396,7 +384,7 @@ def read_comparison(path: Path) -> ComparisonResult:
 
 
 def _upgraded(plain: dict[str, Any]) -> dict[str, Any]:
-    """Add what earlier versions did not write: pairs, `where`, and how many sentences a run decoded (all, or none)."""
+    """Add what earlier versions did not write: pairs, `where`, and the number of decoded sentences (all or none)."""
     test = plain.get("test", {})
     test.setdefault("pairs", test.get("sentences"))
     for system in plain.get("systems", []):

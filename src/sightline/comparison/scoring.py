@@ -1,4 +1,4 @@
-"""Which metrics runs are compared by, their measurements, and the tests between systems."""
+"""The metrics of a comparison, measurements of runs, and tests between systems."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from sightline.text.bleu_tokenizers import resolved, tokenization_note
 
 @dataclass(frozen=True)
 class Scoring:
-    """The metrics of a comparison. A run without a model lacks metrics of likelihood, but not the first."""
+    """The metrics of a comparison; a run without a model may lack any but the first."""
 
     metrics: list[MetricName]
-    lowercase: bool | None  # None: as each recipe says
+    lowercase: bool | None  # None: each recipe's own
     bootstrap: int  # resamples for the intervals
     notes: list[str]
 
@@ -44,10 +44,7 @@ class Scoring:
 def resolve_tokenization(
     runs: Sequence[ComparedRun], test: TestSet, bleu_tokenize: str | None, chrf_word_order: int | None
 ) -> list[str]:
-    """Set how BLEU and chrF tokenize for each run: as given, else as its recipe says (`auto` by these references).
-
-    Returns notes on what `auto` chose.
-    """
+    """Resolve the tokenization of BLEU and chrF for each run, by default its recipe's; return notes on `auto`."""
     texts = [text for several in test.references for text in several]
     notes = dict[str, None]()
     options = {"bleu_tokenize": bleu_tokenize, "chrf_word_order": chrf_word_order}
@@ -65,10 +62,7 @@ def resolve_tokenization(
 
 
 def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
-    """The given metrics, or those that all recipes have; refused where they would not mean the same.
-
-    Of the recipes' metrics those that every run has come first; of given ones the first must be one of those.
-    """
+    """Check the given metrics, or take those that all recipes have, starting with those that every run has."""
     recipes = [each.recipe.evaluation for each in runs]
     notes: list[str] = []
     if metrics is not None:
@@ -112,7 +106,7 @@ def _known(name: str) -> MetricName:
 
 
 def _incomparable_perplexity(runs: Sequence[ComparedRun]) -> str | None:
-    """Why perplexities do not compare, or None."""
+    """The reason why perplexities do not compare, or None."""
     models = [each for each in runs if each.has("perplexity")]
     if not models:
         return f"{_no_model([each.name for each in runs])}, and so no perplexity"
@@ -137,7 +131,7 @@ def _no_model(names: Sequence[str]) -> str:
 
 
 def _check_first(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> None:
-    """Systems are ranked and drawn by the first metric, so all must have it."""
+    """Refuse a first metric that not all runs have: systems are ranked by it."""
     if not (lacking := _lacking(runs, chosen[0])):
         return
     recipe = runs[0].recipe
@@ -150,7 +144,7 @@ def _check_first(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> N
 
 
 def _missing_notes(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> list[str]:
-    """Why some cells are empty."""
+    """Notes on empty cells."""
     notes: list[str] = []
     for name in chosen:
         if lacking := _lacking(runs, name):
@@ -161,7 +155,7 @@ def _missing_notes(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) ->
 
 
 def _check_signatures(runs: Sequence[ComparedRun], scoring: Scoring) -> None:
-    """Compare signatures of one measured sentence before anything is decoded."""
+    """Compare the signatures of a measured sample before anything is decoded."""
     first = runs[0]
 
     def sample(name: MetricName, run: ComparedRun) -> Measurement:
@@ -183,9 +177,9 @@ def _check_signatures(runs: Sequence[ComparedRun], scoring: Scoring) -> None:
 
 
 def check_text(runs: Sequence[ComparedRun], test: TestSet, scoring: Scoring) -> None:
-    """Refuse bits per character of language models whose tokenizers turn the text into different texts.
+    """Refuse bits per character of language models whose tokenizers normalize the text differently.
 
-    <unk> hides the letters it stands for, so a model that knows fewer words would need fewer bits.
+    The letters of an <unk> do not count, so a model that knows fewer words would need fewer bits.
     """
     if "bits-per-character" not in scoring.metrics:
         return
@@ -210,7 +204,7 @@ def check_text(runs: Sequence[ComparedRun], test: TestSet, scoring: Scoring) -> 
 
 
 def _unknown(run: ComparedRun, texts: Sequence[str]) -> str:
-    """The characters of texts that a tokenizer does not know, without spaces."""
+    """The characters unknown to a tokenizer, without spaces."""
     unknown = run.run.vocabulary.target.unknown
     return "".join("".join(piece.split()) for text in texts for piece in unknown(text))
 
@@ -221,7 +215,7 @@ def _unknown(run: ComparedRun, texts: Sequence[str]) -> str:
 def measure_run(
     run: ComparedRun, test: TestSet, outputs: Sequence[str], scoring: Scoring
 ) -> dict[MetricName, Measurement]:
-    """Every metric that a run has."""
+    """Measure a run by every metric that it has."""
     lowercase = scoring.ignores_case(run)
     return {
         name: run.run.measure(name, test, outputs, lowercase=lowercase) for name in scoring.metrics if run.has(name)
@@ -229,7 +223,7 @@ def measure_run(
 
 
 def judge(baseline: Sequence[Measurement], system: Sequence[Measurement]) -> Verdict:
-    """Test the runs of a system against those of the baseline; one measurement for each seed."""
+    """Test a system against the baseline, with a measurement for each seed."""
     first, second = baseline[0].outcomes, system[0].outcomes  # of outputs that are right or wrong
     exact = None
     if len(baseline) == len(system) == 1 and first is not None and second is not None:

@@ -1,4 +1,4 @@
-"""A comparison in sentences: a conclusion for each system, and the notes below the table."""
+"""A comparison in sentences: conclusions, and the notes below the table."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sightline.terminal import plural
 
 
 def conclusions(comparison: ComparisonResult) -> list[str]:
-    """For each system but the baseline: whether it is better, by how much, whether significantly, and at what cost."""
+    """For each system but the baseline: better or worse, by how much, significance, and relative cost."""
     return [_conclusion(comparison, system) for system in comparison.others]
 
 
@@ -49,14 +49,14 @@ def _relative_costs(comparison: ComparisonResult, system: SystemResult) -> str:
 
 
 def _same_init(comparison: ComparisonResult, system: SystemResult) -> bool:
-    """Whether it and the baseline started from the same weights; otherwise a cost leaves out an earlier training."""
+    """Whether it was initialized like the baseline; otherwise its cost leaves out an earlier training."""
     place = comparison.systems.index(system)
     values = [each.values for each in comparison.differences if each.key.startswith("model.init_from")]
     return all(each[place] == each[0] for each in values)
 
 
 def _teachers(system: SystemResult) -> set[str]:
-    """The models that generated its training text, whose cost is not in its own."""
+    """Digests of the models that generated its training text; their cost is not part of its own."""
     return {digest for run in system.runs for digest in run.teachers}
 
 
@@ -67,7 +67,7 @@ def _same_outputs(baseline: SystemResult, system: SystemResult) -> bool:
 
 
 def _too_fast_to_time(comparison: ComparisonResult) -> bool:
-    """Whether some run decoded in less than a second, too little to compare speeds."""
+    """Whether some run decoded in less than a second, too short to compare speeds."""
     runs = (run for system in comparison.systems for run in system.runs)
     return any(run.seconds < 1 for run in runs if run.baseline is None)
 
@@ -76,7 +76,7 @@ def _too_fast_to_time(comparison: ComparisonResult) -> bool:
 
 
 def footnotes(comparison: ComparisonResult) -> list[str]:
-    """What a reader of the table needs to know; signatures come last."""
+    """The notes below the table, ending with signatures."""
     size = plural(comparison.test.sentences, "document" if comparison.of_text else "sentence")
     first = f"{comparison.test.name}: {size}. Baseline: {comparison.baseline.name}."
     if comparison.test.others:
@@ -87,7 +87,7 @@ def footnotes(comparison: ComparisonResult) -> list[str]:
 
 
 def representatives_note(comparison: ComparisonResult) -> str:
-    """Which run's outputs are shown for systems of several seeds; empty where every system is one run."""
+    """The runs whose outputs are shown for systems of several seeds; empty if there are none."""
     names = [f"{name}: {run}" for name, run in comparison.where.runs.items() if run != name]
     if not names:
         return ""
@@ -95,7 +95,7 @@ def representatives_note(comparison: ComparisonResult) -> str:
 
 
 def signatures(comparison: ComparisonResult) -> list[str]:
-    """The signatures of each metric; systems differ only in how their intervals were made, if at all."""
+    """The signatures of each metric; those of systems differ at most in the kind of interval."""
     lines = []
     for metric in comparison.metrics:
         every = dict.fromkeys(system.qualities[metric].signature for system in comparison.having(metric))
@@ -129,7 +129,7 @@ def _test_note(comparison: ComparisonResult) -> str:
 
 
 def _holm_notes(comparison: ComparisonResult) -> list[str]:
-    """Of many systems some look different by chance; what a correction for that would change."""
+    """The effect of a correction for the number of tests."""
     if len(comparison.others) < 2:
         return []
     lost: list[str] = []

@@ -1,4 +1,4 @@
-"""What is compared: runs and ensembles, which of them are seeds of one system, and their common test set."""
+"""Load the runs of a comparison, group seeds of one system, and read the common test set."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _REMEDY = "give a test set that all have with --on, or files with --source and -
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run with its model in memory, or an ensemble made of its `parts`."""
+    """A loaded run, or an ensemble of `parts`."""
 
     name: str
     run: Run
@@ -48,12 +48,12 @@ class ComparedRun:
 
     @property
     def trainings(self) -> tuple[ComparedRun, ...]:
-        """The runs that were trained for it: itself, or its parts."""
+        """The trained runs: itself, or its parts."""
         return self.parts or (self,)
 
     @property
     def baseline(self) -> str | None:
-        """The kind of baseline; None for trained runs."""
+        """The kind of a baseline without a model."""
         return self.run.baseline if isinstance(self.run, BaselineRun) else None
 
     @property
@@ -61,17 +61,15 @@ class ComparedRun:
         return self.baseline is None and self.run.device.type != "cpu"
 
     def has(self, metric: MetricName) -> bool:
-        """Whether it can be measured by a metric: metrics of likelihood need a model."""
+        """Whether it has a metric: metrics of likelihood need a model."""
         return self.baseline is None or needs_outputs(metric)
 
     @property
     def origins(self) -> list[Provenance]:
-        """How generated training text was made."""
-        return (
-            []
-            if self.baseline is not None
-            else [o for each in self.trainings for o in training_provenance(each.recipe)]
-        )
+        """The origins of generated training text."""
+        if self.baseline is not None:
+            return []
+        return [origin for each in self.trainings for origin in training_provenance(each.recipe)]
 
     @property
     def seed(self) -> int:
@@ -79,16 +77,15 @@ class ComparedRun:
 
     @property
     def parameters(self) -> int:
-        """Of all its models."""
         return sum(int(read_config(each.run.folder)["parameters"]) for each in self.trainings)
 
     @property
     def devices(self) -> list[str]:
-        """Where it was trained, according to the run folders."""
+        """Where it was trained."""
         return list(dict.fromkeys(_trained_on(each.run) for each in self.trainings))
 
     def decode(self, sources: Sequence[str], *, first: int) -> list[str]:
-        """The best output of each source; `first` is the number of the first one in the whole test set."""
+        """The best output of each source; `first` is the number of the first source in the test set."""
         try:
             outputs = self.run.predict_nbest(sources, self.options, first=first, scored=False)
         except ValueError as error:
@@ -98,14 +95,14 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class System:
-    """The runs of one system, which differ only in their seed, and its name."""
+    """A named system: runs that differ only in their seed."""
 
     name: str
     runs: list[ComparedRun]
 
     @property
     def trainings(self) -> list[ComparedRun]:
-        """Every trained run, the parts of ensembles included."""
+        """Every trained run, including parts of ensembles."""
         return [each for run in self.runs for each in run.trainings]
 
 
@@ -124,7 +121,7 @@ def _trained_on(run: Run) -> str:
 def load_runs(
     runs: Runs, *, beam: int | None, decoding: Sequence[str] = (), mean: Mean, device: str, progress: Progress
 ) -> list[ComparedRun]:
-    """Load every run once, even if it is also part of an ensemble; refuse duplicates and fewer than two runs."""
+    """Load every run once; refuse duplicates and fewer than two runs."""
     if isinstance(runs, str | os.PathLike):
         raise TypeError(f"compare takes a list of runs, not {runs!r}; write [{str(runs)!r}, ...]")
     entries: list[tuple[str | None, list[Path]]] = [
@@ -135,7 +132,7 @@ def load_runs(
     given = {folders[0].resolve(): name for name, folders in entries if len(folders) == 1 and name is not None}
     places = {folder.resolve(): folder for _, folders in entries for folder in folders}
     names = dict(zip(places, _short_names(list(places.values())), strict=True)) | given
-    baselines = {place: is_baseline(folder) for place, folder in places.items()}  # of all: one may be no run
+    baselines = {place: is_baseline(folder) for place, folder in places.items()}
     for _, folders in entries:
         if len(folders) > 1 and (wrong := [folder for folder in folders if baselines[folder.resolve()]]):
             raise RunError(
@@ -164,7 +161,7 @@ def load_runs(
 
 
 def folders_of(spec: RunSpec) -> list[Path]:
-    """The run folders: one, or those of an ensemble; an existing folder may have a + in its name."""
+    """The run folders of an entry; the path of an existing folder may contain a +."""
     if not isinstance(spec, str | os.PathLike):
         return [Path(folder) for folder in spec]
     parts = os.fspath(spec).split("+")
@@ -185,7 +182,7 @@ def _check_names(runs: Sequence[ComparedRun]) -> None:
 
 
 def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
-    """Refuse fewer than two entries, and duplicates among entries or within an ensemble."""
+    """Refuse fewer than two entries, and duplicates."""
     if len(entries) < 2:
         given = f"only {_joined(entries[0])}" if entries else "none"
         raise RunError(f"a comparison needs at least two runs, and there is {given}; give another run folder")
@@ -200,7 +197,7 @@ def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
-    """The last part of each path, or as many as are needed to tell all paths apart."""
+    """The shortest ends of the paths that are all different."""
     parts = [folder.resolve().parts for folder in folders]
     by_length = ([os.path.join(*each[-length:]) for each in parts] for length in count(1))
     return next(names for names in by_length if len(set(names)) == len(names))
@@ -210,7 +207,7 @@ def _short_names(folders: Sequence[Path]) -> list[str]:
 
 
 def check_one_task(runs: Sequence[ComparedRun]) -> None:
-    """Refuse runs of different tasks, whose scores do not compare."""
+    """Refuse runs of different tasks."""
     first = runs[0]
     for other in runs[1:]:
         if other.recipe.task_spec != first.recipe.task_spec:
@@ -257,7 +254,7 @@ def group_by_seed(runs: Sequence[ComparedRun]) -> tuple[list[System], list[str]]
 
 
 def choose_baseline(systems: Sequence[System], baseline: str | os.PathLike[str] | None) -> list[System]:
-    """The systems with the baseline first: named by a system, by a run or by its folder; by default the first."""
+    """Move the baseline, named by system, run or folder, to the front."""
     if baseline is None:
         return list(systems)
     places = {folder.resolve() for folder in folders_of(baseline)}
@@ -270,7 +267,7 @@ def choose_baseline(systems: Sequence[System], baseline: str | os.PathLike[str] 
 
 
 def _family_name(family: Sequence[ComparedRun]) -> str:
-    """The names of the runs without their seeds: dot-seed1 and dot-seed2 are `dot`."""
+    """The common name without seeds: `dot` for dot-seed1 and dot-seed2."""
     if len(family) == 1:
         return family[0].name
     bare = {_without_seed(run.name, run.seed) for run in family}
@@ -281,7 +278,7 @@ def _family_name(family: Sequence[ComparedRun]) -> str:
 
 def _without_seed(name: str, seed: int) -> str:
     bare = re.sub(rf"[\W_]*seed[\W_]*{seed}(?!\d)", "", name, count=1, flags=re.IGNORECASE)
-    if bare == name:  # it may be at the end without the word: dot-1, dot/s1
+    if bare == name:  # dot-1, dot/s1
         bare = re.sub(rf"[\W_]+s?{seed}$", "", name)
     return bare.strip(" -_,;./")
 
@@ -290,9 +287,9 @@ def _without_seed(name: str, seed: int) -> str:
 
 
 def common_test_set(runs: Sequence[ComparedRun], on: str | TestSet | None) -> tuple[TestSet, list[str]]:
-    """The test set to compare on, by default the first that all runs have, and the names of others that all have.
+    """The test set, by default the first that all runs have, and the names of other common ones.
 
-    It is read for every run; runs whose texts differ are refused.
+    Runs whose texts differ are refused.
     """
     _check_direction(runs)
     if isinstance(on, TestSet):
@@ -348,7 +345,7 @@ def _examples(run: ComparedRun, name: str) -> list[Example]:
 
 
 def _origin(run: ComparedRun, name: str) -> str | None:
-    """Where the examples come from: a source that was read before is not read again."""
+    """A key of the source of the examples, so that each source is read once."""
     data = run.recipe.data
     source = data.validation if name == "validation" else data.tests.get(name)
     return None if source is None else f"{source.model_dump_json()} {data.folder} {data.swap}"

@@ -1,9 +1,8 @@
-"""The tables of a comparison. Each is a `Table`, which `renderers.py` writes in any format."""
+"""The tables of a comparison; `renderers.py` writes a `Table` in any format."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,34 +27,47 @@ _COSTS = ("parameters", "tokens", "FLOPs", "time", "sentences/s", "memory")
 
 @dataclass(frozen=True)
 class Column:
-    """The head of a column. Numbers are right-aligned and formatted by us; other text may come from anywhere."""
+    """The head of a column of numbers, which are right-aligned, or of text, which renderers escape."""
 
     title: str
     number: bool = True
 
 
+def _text(*titles: str) -> list[Column]:
+    return [Column(title, number=False) for title in titles]
+
+
+def _numbers(*titles: str) -> list[Column]:
+    return [Column(title) for title in titles]
+
+
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns, with notes; the best cells are set off."""
+    """Rows of cells under columns, with notes; the best cells are highlighted."""
 
     title: str
     columns: list[Column]
-    rows: list[list[Any]]  # text; of a table for CSV, any values
+    rows: list[list[Any]]  # text; in a table for CSV, any values
     notes: list[str] = field(default_factory=list)
     best: frozenset[tuple[int, int]] = frozenset()  # row, column
 
+    def cells(self) -> Iterator[list[tuple[Any, Column, bool]]]:
+        """Rows of (value, column, best)."""
+        for number, row in enumerate(self.rows):
+            columns = enumerate(zip(row, self.columns, strict=True))
+            yield [(value, column, (number, place) in self.best) for place, (value, column) in columns]
+
     def select(self, chosen: Sequence[int]) -> Table:
-        """The table with some of its columns."""
+        """A table of some of the columns."""
         best = frozenset((row, chosen.index(column)) for row, column in self.best if column in chosen)
         rows = [[row[column] for column in chosen] for row in self.rows]
         return Table(self.title, [self.columns[column] for column in chosen], rows, self.notes, best)
 
     def transposed(self) -> Table:
-        """Columns as rows, for tables that are too wide."""
-        heads = [Column("", number=False), *(Column(row[0], number=self.columns[-1].number) for row in self.rows)]
-        rows = [
-            [column.title, *(row[place] for row in self.rows)] for place, column in enumerate(self.columns) if place > 0
-        ]
+        """Swap rows and columns, for tables that are too wide."""
+        heads = [*_text(""), *(Column(row[0], number=self.columns[-1].number) for row in self.rows)]
+        titles = [column.title for column in self.columns]
+        rows = [list(row) for row in zip(titles, *self.rows, strict=True)][1:]
         best = frozenset((column - 1, row + 1) for row, column in self.best if column > 0)
         return Table(f"{self.title} (across: {self.columns[0].title})", heads, rows, self.notes, best)
 
@@ -65,20 +77,18 @@ class Table:
 
 def main_table(comparison: ComparisonResult) -> Table:
     """A row for each system: scores, significance and cost."""
-    columns = [Column("system", number=False)]
-    if comparison.seeded:
-        columns.append(Column("runs"))
+    columns = [*_text("system"), *(_numbers("runs") if comparison.seeded else [])]
     for metric in comparison.metrics:
         label = METRICS[metric].name
-        columns += [Column(label), Column(f"Δ {label} (p)")]
-    columns += [Column(title) for title in _cost_titles(comparison)]
+        columns += _numbers(label, f"Δ {label} (p)")
+    columns += _numbers(*_cost_titles(comparison))
     rows = [_system_row(comparison, system) for system in comparison.systems]
     title = f"{plural(len(rows), 'system')} on {comparison.test.name}"
     return Table(title, columns, rows, best=frozenset(_best(comparison)))
 
 
 def narrow_tables(comparison: ComparisonResult) -> list[Table]:
-    """The main table in parts, for narrow terminals: one for each metric, then the costs."""
+    """The main table in parts, for narrow terminals: a table for each metric, then the costs."""
     whole = main_table(comparison)
     first = 2 if comparison.seeded else 1
     tables: list[Table] = []
@@ -90,9 +100,7 @@ def narrow_tables(comparison: ComparisonResult) -> list[Table]:
 
 
 def _system_row(comparison: ComparisonResult, system: SystemResult) -> list[str]:
-    cells = [system.name]
-    if comparison.seeded:
-        cells.append(str(system.trainings))
+    cells = [system.name, *([str(system.trainings)] if comparison.seeded else [])]
     for metric in comparison.metrics:
         result, verdict = system.qualities.get(metric), system.verdicts.get(metric)
         baseline = "baseline" if result and system is comparison.baseline else NOTHING
@@ -108,14 +116,15 @@ def _cost_titles(comparison: ComparisonResult) -> list[str]:
 def _costs(comparison: ComparisonResult, system: SystemResult | RunResult) -> list[str]:
     """The cells below `_cost_titles`."""
     cost = system.cost
-    return [
-        format_count(system.parameters),
-        format_count(cost.tokens),
-        format_flops(cost.flops),
-        format_duration(cost.seconds),
-        *([] if comparison.of_text else [format_rate(system.sentences_per_second)]),
-        format_memory(cost.peak_memory),
+    values: list[tuple[float | None, Callable[[float], str]]] = [
+        (system.parameters, format_count),
+        (cost.tokens, format_count),
+        (cost.flops, format_flops),
+        (cost.seconds, format_duration),
+        *([] if comparison.of_text else [(system.sentences_per_second, format_rate)]),
+        (cost.peak_memory, format_memory),
     ]
+    return [NOTHING if value is None else form(value) for value, form in values]
 
 
 def _value(result: MetricResult) -> str:
@@ -129,7 +138,7 @@ def _change(metric: MetricName, verdict: Verdict) -> str:
     return f"{verdict.difference:+.{METRICS[metric].digits}f}{mark} ({format_probability(verdict.p)})"
 
 
-def _best(comparison: ComparisonResult) -> Iterable[tuple[int, int]]:
+def _best(comparison: ComparisonResult) -> Iterator[tuple[int, int]]:
     for number, metric in enumerate(comparison.metrics):
         if len(comparison.having(metric)) < 2:
             continue
@@ -141,9 +150,9 @@ def _best(comparison: ComparisonResult) -> Iterable[tuple[int, int]]:
 
 def runs_table(comparison: ComparisonResult) -> Table:
     """A row for each run."""
-    columns = [Column("run", number=False), Column("system", number=False), Column("seed")]
-    columns += [Column(METRICS[metric].name) for metric in comparison.metrics]
-    columns += [Column(title) for title in ("steps", *_cost_titles(comparison))] + [Column("trained on", number=False)]
+    labels = [METRICS[metric].name for metric in comparison.metrics]
+    columns = _text("run", "system") + _numbers("seed", *labels, "steps", *_cost_titles(comparison))
+    columns += _text("trained on")
     rows = [
         [
             run.name,
@@ -167,12 +176,12 @@ def _score(score: MetricScore | None) -> str:
 
 
 def numbers_table(comparison: ComparisonResult) -> Table:
-    """A row for each system with every number in full, for CSV; unknown values are None."""
-    rows = [_numbers(comparison, system) for system in comparison.systems]
-    return Table("Numbers", [Column(key) for key in rows[0]], [list(row.values()) for row in rows])
+    """A row for each system with every number in full precision, for CSV; unknown values are None."""
+    rows = [_number_row(comparison, system) for system in comparison.systems]
+    return Table("Numbers", _numbers(*rows[0]), [list(row.values()) for row in rows])
 
 
-def _numbers(comparison: ComparisonResult, system: SystemResult) -> dict[str, Any]:
+def _number_row(comparison: ComparisonResult, system: SystemResult) -> dict[str, Any]:
     row: dict[str, Any] = {"system": system.name, "runs": system.trainings, "test": comparison.test.name}
     for metric in comparison.metrics:
         result, verdict = system.qualities.get(metric), system.verdicts.get(metric)
@@ -204,12 +213,9 @@ def significance_table(comparison: ComparisonResult) -> Table:
     verdicts = [verdict for system in comparison.others for verdict in system.verdicts.values()]
     with_seeds = any(verdict.seeds is not None for verdict in verdicts)
     with_mcnemar = any(verdict.mcnemar is not None for verdict in verdicts)
-    columns = [Column("system", number=False), Column("metric", number=False), Column("Δ")]
-    columns += [Column("approx. rand. p"), Column("with ties")]
-    columns += [Column("seeds p")] if with_seeds else []
-    columns += [Column("bootstrap p")]
-    columns += [Column("McNemar p")] if with_mcnemar else []
-    columns.append(Column("verdict", number=False))
+    columns = _text("system", "metric") + _numbers("Δ", "approx. rand. p", "with ties")
+    columns += _numbers(*(["seeds p"] if with_seeds else []), "bootstrap p", *(["McNemar p"] if with_mcnemar else []))
+    columns += _text("verdict")
     rows: list[list[str]] = []
     for system in comparison.others:
         for metric, verdict in system.verdicts.items():
@@ -220,18 +226,12 @@ def significance_table(comparison: ComparisonResult) -> Table:
             row += [format_probability(verdict.paired_bootstrap.p)]
             row += [NOTHING if exact is None else format_probability(exact.p)] if with_mcnemar else []
             rows.append([*row, _judgement(verdict)])
-    decide = "With ties, it decides" + (
-        " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
-    )
+    seeds = " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
+    mcnemar = "like McNemar's exact test it is shown and" if with_mcnemar else "shown, and"
     notes = [
         f"Approx. rand.: approximate randomization, {TRIALS:,} trials, seed {SEED}; of single runs without ties it "
-        f"is sacreBLEU's p. {decide}.",
-        f"Bootstrap: paired, {SAMPLES:,} resamples, seed {SEED}; "
-        + (
-            "like McNemar's exact test it is shown and decides nothing."
-            if with_mcnemar
-            else "shown, and decides nothing."
-        ),
+        f"is sacreBLEU's p. With ties, it decides{seeds}.",
+        f"Bootstrap: paired, {SAMPLES:,} resamples, seed {SEED}; {mcnemar} decides nothing.",
     ]
     return Table(f"Significance: each system against {comparison.baseline.name}", columns, rows, notes)
 
@@ -246,7 +246,7 @@ def _judgement(verdict: Verdict) -> str:
 
 def differences_table(comparison: ComparisonResult) -> Table:
     """What differs between the recipes."""
-    columns = [Column("key", number=False), *(Column(system.name, number=False) for system in comparison.systems)]
+    columns = _text("key", *(system.name for system in comparison.systems))
     rows = [[each.key, *each.values] for each in comparison.differences]
     notes = [] if rows else ["The recipes are the same."]
     if any(NOTHING in values for _, *values in rows):
@@ -258,17 +258,17 @@ def differences_table(comparison: ComparisonResult) -> Table:
 
 
 def analysis_tables(comparison: ComparisonResult) -> list[Table]:
-    """Quality by label, length, frequency and position, as far as there is any."""
-    where, systems = comparison.where, [Column(system.name) for system in comparison.systems]
+    """Quality by label, length, frequency and position; only tables with rows."""
+    where, systems = comparison.where, _numbers(*(system.name for system in comparison.systems))
     tables = [
         Table(
             "F1 of each label",
-            [Column("label", number=False), Column("count"), *systems],
+            [*_text("label"), *_numbers("count"), *systems],
             [[each.label, f"{each.count:,}", *(f"{f1:.1f}" for f1 in each.f1.values())] for each in where.labels],
         ),
         Table(
             f"{where.corpus_metric} by length of the reference",
-            [Column("words"), Column("sentences"), *systems],
+            [*_numbers("words", "sentences"), *systems],
             [
                 [bucket.label, f"{bucket.sentences:,}", *(f"{value:.2f}" for value in bucket.scores.values())]
                 for bucket in where.lengths
@@ -276,7 +276,7 @@ def analysis_tables(comparison: ComparisonResult) -> list[Table]:
         ),
         Table(
             "F1 of words by how often they were seen",
-            [Column("seen"), Column("count"), *systems],
+            [*_numbers("seen", "count"), *systems],
             [
                 [
                     bucket.label,
@@ -289,7 +289,7 @@ def analysis_tables(comparison: ComparisonResult) -> list[Table]:
         ),
         Table(
             "Words of the reference produced, by their place",
-            [Column("fifth of the sentence", number=False), *systems],
+            [*_text("fifth of the sentence"), *systems],
             [
                 [_ORDINALS[part.part - 1], *(format_share(recall.recall) for recall in part.systems.values())]
                 for part in where.positions
@@ -300,82 +300,62 @@ def analysis_tables(comparison: ComparisonResult) -> list[Table]:
 
 
 def ngram_table(comparison: ComparisonResult, contrast: Contrast, *, ahead: bool, most: int | None = None) -> Table:
-    """The n-grams that the system (or, not `ahead`, the baseline) matches more often than the other."""
+    """N-grams that the system (with `ahead`) or the baseline matches more often."""
     winner = contrast.system if ahead else comparison.baseline.name
     ngrams = contrast.ngrams.system if ahead else contrast.ngrams.baseline
-    columns = [Column("n-gram", number=False), Column("count"), Column(comparison.baseline.name)]
+    columns = _text("n-gram") + _numbers("count", comparison.baseline.name, contrast.system)
     rows = [
         [" ".join(each.ngram), f"{each.count:,}", f"{each.baseline_matched:,}", f"{each.system_matched:,}"]
         for each in ngrams[:most]
     ]
-    return Table(f"N-grams that {winner} gets right more often", [*columns, Column(contrast.system)], rows)
+    return Table(f"N-grams that {winner} gets right more often", columns, rows)
 
 
 def word_table(comparison: ComparisonResult, contrast: Contrast, *, ahead: bool, most: int | None = None) -> Table:
-    """The words that the system (or, not `ahead`, the baseline) produces more reliably."""
+    """Words that the system (with `ahead`) or the baseline produces more reliably."""
     winner = contrast.system if ahead else comparison.baseline.name
     words = contrast.words.system if ahead else contrast.words.baseline
-    columns = [Column("word", number=False), Column("count"), Column(comparison.baseline.name)]
-    rows = [
-        [
-            each.word,
-            f"{each.count:,}",
-            format_share(each.baseline_recall),
-            format_share(each.system_recall),
-            format_probability(each.p),
-        ]
-        for each in words[:most]
-    ]
-    return Table(f"Words that {winner} produces more reliably", [*columns, Column(contrast.system), Column("p")], rows)
+    columns = _text("word") + _numbers("count", comparison.baseline.name, contrast.system, "p")
+    rows = []
+    for each in words[:most]:
+        recalls = format_share(each.baseline_recall), format_share(each.system_recall)
+        rows.append([each.word, f"{each.count:,}", *recalls, format_probability(each.p)])
+    return Table(f"Words that {winner} produces more reliably", columns, rows)
 
 
 # --- numbers -----------------------------------------------------------------------------------------------------
 
 
-def format_count(value: float | None) -> str:
+def format_count(value: float) -> str:
     """13035840 → 13.0M."""
-    if value is None:
-        return NOTHING
     for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if value >= 0.99995 * size:
             return f"{value / size:.1f}{unit}"
     return f"{value:.0f}"
 
 
-def format_flops(value: float | None) -> str:
-    """3.3·10^18, as published tables write it."""
-    if value is None:
-        return NOTHING
+def format_flops(value: float) -> str:
+    """3.3·10^18, as in published tables."""
     if value < 1e4:
         return f"{value:.0f}"
-    exponent = math.floor(math.log10(value))
-    digits = f"{value / 10**exponent:.1f}"
-    if digits == "10.0":
-        digits, exponent = "1.0", exponent + 1
-    return f"{digits}·10^{exponent}"
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{digits}·10^{int(exponent)}"
 
 
-def format_duration(seconds: float | None) -> str:
+def format_duration(seconds: float) -> str:
     """330 → 5.5 min."""
-    if seconds is None:
-        return NOTHING
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= 1.5 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
 
 
-def format_memory(size: float | None) -> str:
+def format_memory(size: float) -> str:
     """1610612736 → 1.5 GiB."""
-    if size is None:
-        return NOTHING
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
 
 
-def format_rate(value: float | None) -> str:
-    """Sentences per second."""
-    if value is None:
-        return NOTHING
+def format_rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 

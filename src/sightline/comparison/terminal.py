@@ -1,4 +1,4 @@
-"""Print a comparison: its tables, and a selection of where systems differ."""
+"""Print a comparison: its tables, and examples of differences."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sightline.evaluation.word_differences import Segment, word_differences
 if TYPE_CHECKING:
     from rich.console import Console
 
-_SENTENCES = 2  # of those that improved, and of those that worsened
+_SENTENCES = 2  # improved and worsened ones each
 _WORDS = 5
 
 Side = Literal["baseline", "system", "other"]
@@ -35,7 +35,7 @@ Side = Literal["baseline", "system", "other"]
 
 @dataclass(frozen=True)
 class Line:
-    """A line in segments; words that differ are marked on the side of the baseline or the system."""
+    """A line in segments; differing words are marked by their side."""
 
     segments: list[Segment]
     side: Side = "other"
@@ -47,7 +47,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Block:
-    """A heading with a table, or lines, or both below it."""
+    """A heading with a table, lines, or both."""
 
     title: str
     table: Table | None
@@ -55,7 +55,7 @@ class Block:
 
 
 def print_comparison(comparison: ComparisonResult, console: Console | None = None) -> None:
-    """Print with colours in a terminal, and plain aligned lines elsewhere."""
+    """Print in colour to a terminal, as plain aligned lines elsewhere."""
     if console is None and not sys.stdout.isatty():
         print(plain_text(comparison), end="")
         return
@@ -77,7 +77,7 @@ def print_comparison(comparison: ComparisonResult, console: Console | None = Non
 
 
 def plain_text(comparison: ComparisonResult) -> str:
-    """The comparison as lines; words that differ are marked as `wdiff` does."""
+    """The comparison as lines; differing words are marked as by `wdiff`."""
     lines: list[str] = []
     for block in _blocks(comparison, width=None):
         lines += ["", block.title, ""] if lines else [block.title, ""]
@@ -94,7 +94,7 @@ def _wdiff(segment: Segment, side: Side) -> str:
 
 
 def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Block]:
-    """Everything to print, in tables of at most that width where possible."""
+    """Everything to print, in tables that fit the width if possible."""
     notes = [Line.plain(""), *(Line.plain(note) for note in footnotes(comparison))]
     whole = main_table(comparison)
     yield Block(whole.title, None, [Line.plain(line) for line in conclusions(comparison)])
@@ -120,7 +120,7 @@ def _block(table: Table) -> Block:
 
 
 def _differences(comparison: ComparisonResult, width: int | None) -> Block:
-    """The recipe differences as a table or, where that is too wide, key by key."""
+    """The recipe differences as a table or, if that is too wide, key by key."""
     table = differences_table(comparison)
     if not table.rows or fits(table, width):
         return _block(table)
@@ -135,7 +135,7 @@ def _differences(comparison: ComparisonResult, width: int | None) -> Block:
 
 
 def _shown_contrast(comparison: ComparisonResult) -> Contrast:
-    """The contrast of the best system whose outputs are not the baseline's."""
+    """The contrast of the best system whose outputs differ from the baseline's."""
     contrasts = {each.system: each for each in comparison.where.contrasts}
     differing = [system for system in comparison.others if contrasts[system.name].differs]
     return contrasts[comparison.best(comparison.metrics[0], differing or comparison.others).name]
@@ -155,7 +155,7 @@ def _contrast(comparison: ComparisonResult, contrast: Contrast) -> Iterator[Bloc
         yield Block("Where they differ", None, [Line.plain("Nowhere: no sentence and no word is better or worse.")])
     elif len(comparison.others) > 1:
         hint = "The page (--html FILE; a sweep writes comparison.html) has this for every system, n-grams too."
-        yield Block("And the others?", None, [Line.plain(hint)])
+        yield Block("Other systems", None, [Line.plain(hint)])
 
 
 def _sentence(comparison: ComparisonResult, contrast: Contrast, each: ChangedSentence) -> Iterator[Line]:

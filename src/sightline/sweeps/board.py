@@ -27,8 +27,8 @@ class Follower:
     """Follows a run's metrics.jsonl as it grows."""
 
     path: Path
-    metric: str  # shown where a validation has it; else its loss is
-    train: dict[str, Any] = field(default_factory=dict)  # the newest record of each kind
+    metric: str  # shown if a validation has it, else the loss
+    train: dict[str, Any] = field(default_factory=dict)  # newest record
     validation: dict[str, Any] = field(default_factory=dict)
     _read: int = 0
 
@@ -36,23 +36,23 @@ class Follower:
     def of(cls, run: Path, recipe: Recipe) -> Follower:
         return cls(run / "metrics.jsonl", recipe.evaluation.metrics[0])
 
-    def look(self) -> None:
-        """Read what was added since the last look."""
+    def read(self) -> None:
+        """Read the records added since the last call."""
         try:
             with self.path.open("rb") as file:
-                if file.seek(0, os.SEEK_END) < self._read:  # a resumed training cuts what it will do again
+                if file.seek(0, os.SEEK_END) < self._read:  # a resumed training truncates its log
                     self._read = 0
                 file.seek(self._read)
                 text = file.read()
         except OSError:
             return  # not started yet
-        whole = text[: text.rfind(b"\n") + 1]
-        self._read += len(whole)
-        for line in whole.splitlines():
+        lines = text[: text.rfind(b"\n") + 1]
+        self._read += len(lines)
+        for line in lines.splitlines():
             try:
                 record = parse_json(line)
             except ValueError:
-                continue  # the second half of a line, after a cut
+                continue  # half a line, after a truncation
             if isinstance(record, dict) and record.get("kind") == "train":
                 self.train = record
             elif isinstance(record, dict) and record.get("kind") == "validation":
@@ -86,8 +86,8 @@ class Follower:
 
 _STYLES = {"running": "cyan", "done": "green", "failed": "bold red", "interrupted": "yellow", "waiting": "dim"}
 _ORDER = ("done", "failed", "interrupted", "running", "waiting")
-_FIRST = ("running", "failed", "interrupted", "done", "waiting")  # what is shown when the table is too long to show all
-_PAUSE = 0.5  # seconds between readings of the journals
+_PRIORITY = ("running", "failed", "interrupted", "done", "waiting")  # if not all runs fit the table
+_INTERVAL = 0.5  # seconds between readings of the logs
 
 
 def count_states(jobs: Sequence[Job]) -> str:
@@ -97,7 +97,7 @@ def count_states(jobs: Sequence[Job]) -> str:
 
 
 class PlainBoard:
-    """A line on standard error for everything that begins or ends."""
+    """A line on standard error for each start and end of a run."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self.jobs = jobs
@@ -108,7 +108,7 @@ class PlainBoard:
         if job.state == "running":
             self.note(f"{number} {job.run.name}: {'resumed' if job.run.state == 'begun' else 'started'}")
             return
-        job.follower.look()
+        job.follower.read()
         parts = [f"{number} {job.run.name}: {job.state}"]
         parts += [f"({job.why})"] if job.why else []
         parts += [f"after {clock(job.seconds)}"]
@@ -127,7 +127,7 @@ class PlainBoard:
 
 
 class LiveBoard:
-    """A table of all runs that moves, over notes that scroll by; for terminals."""
+    """A live table of all runs below scrolling notes, for terminals."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         from rich.live import Live
@@ -137,17 +137,17 @@ class LiveBoard:
         self.jobs = jobs
         self.console = console(stderr=True)
         self.live = Live(console=self.console, auto_refresh=False)
-        self.looked = 0.0
+        self.read_at = 0.0
 
     def changed(self, job: Job) -> None:
-        job.follower.look()
+        job.follower.read()
         self._show()
 
     def tick(self) -> None:
-        if time.monotonic() - self.looked >= _PAUSE:
+        if time.monotonic() - self.read_at >= _INTERVAL:
             for job in self.jobs:
                 if job.state == "running":
-                    job.follower.look()
+                    job.follower.read()
             self._show()
 
     def note(self, text: str) -> None:
@@ -156,32 +156,32 @@ class LiveBoard:
         self.console.print(Text(text))
 
     def _show(self) -> None:
-        self.looked = time.monotonic()
+        self.read_at = time.monotonic()
         self.live.update(table(self.jobs, rows=max(3, self.console.height - 6)), refresh=True)
 
     @contextmanager
     def shown(self) -> Iterator[None]:
         """Show the table while runs are trained."""
         for job in self.jobs:
-            job.follower.look()
+            job.follower.read()
         self.live.start()
         self._show()
         try:
             yield
         finally:
-            self.live.update(table(self.jobs), refresh=True)  # in full, to stay
+            self.live.update(table(self.jobs), refresh=True)  # in full
             self.live.stop()
 
 
 def table(jobs: Sequence[Job], rows: int | None = None) -> Table:
-    """Every run, or as many as fit, with what is known of it."""
+    """The state of all runs, or of as many as fit."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     shown = list(jobs)
     if rows is not None and len(shown) > rows:
-        first = sorted(range(len(jobs)), key=lambda place: _FIRST.index(jobs[place].state))[:rows]
+        first = sorted(range(len(jobs)), key=lambda place: _PRIORITY.index(jobs[place].state))[:rows]
         shown = [jobs[place] for place in sorted(first)]
     hidden = [job for job in jobs if job not in shown]
     caption = count_states(jobs) + (f"  (not shown: {count_states(hidden)})" if hidden else "")

@@ -38,11 +38,11 @@ class Override:
 
 @dataclass(frozen=True)
 class Variant:
-    """Overrides that belong together, perhaps with a name, or of a recipe of their own."""
+    """Overrides that belong together, with an optional name and recipe."""
 
     overrides: tuple[Override, ...] = ()
     name: str | None = None
-    recipe: str | None = None  # as `sightline train` takes it; None: that of the sweep
+    recipe: str | None = None  # None: that of the sweep
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,24 @@ class Combination:
 
 
 Axes = Sequence[str] | Mapping[str, Any]
+# A quoted string, which begins after one of ,[{: and in which YAML writes ' as '' and " as \", or a character.
+_PIECES = re.compile(r"""(?<=[,\[{:])\s*(?:'(?:[^']|'')*(?:'|$)|"(?:\\.|[^"\\])*(?:"|\\?$))|.""", re.DOTALL)
 
 
 def as_given(recipe: str | Path) -> str:
-    """A recipe as `sightline train` takes it; a path is never the name of a shipped one."""
+    """A recipe argument of `sightline train`; a path is never read as the name of a shipped recipe."""
     return recipe if isinstance(recipe, str) else os.path.join(".", recipe)
 
 
 def combinations(axes: Axes, variants: Sequence[Variant] = ()) -> list[Combination]:
-    """Every variant at every point of the grid, in order; the last key moves fastest."""
+    """Every variant at every point of the grid; the last key varies fastest."""
     grid = _from_mapping(axes) if isinstance(axes, Mapping) else _from_arguments(axes)
     if not grid and not variants:
         raise SweepError("there is nothing to sweep over; give keys with their values (seed=1,2,3) or a list (--list)")
     for variant in variants:
         both = sorted({override.key for override in variant.overrides} & set(grid))
         if both:
-            raise SweepError(f"{both[0]} stands in the list and on the command line too; take it away from one of them")
+            raise SweepError(f"{both[0]} is in the list and on the command line; remove one of them")
     points = list(product(*([Override(key, text) for text in texts] for key, texts in grid.items())))
     return [Combination(variant, point) for variant in variants or [Variant()] for point in points]
 
@@ -96,52 +98,27 @@ def _from_arguments(arguments: Sequence[str]) -> dict[str, list[str]]:
             raise SweepError(f"{key} is given twice; write all its values together: {key}=a,b,c")
         grid[key] = split_values(text)
         if len(grid[key]) > 1 and "" in grid[key]:
-            raise SweepError(
-                f"{argument!r} has an empty value between its commas; take it away, or write null for none"
-            )
+            raise SweepError(f"{argument!r} has an empty value between its commas; remove it, or write null for none")
     return grid
 
 
 def split_values(text: str) -> list[str]:
-    """Cut at the commas that stand in no brackets and no quotes: `{kind: cosine, warmup: 10},constant` is two."""
-    values, start, depth, at = [], 0, 0, 0
-    before = ","  # the last character that is no space: only after one of these does a quotation mark open quotes
-    while at < len(text):
-        character = text[at]
-        if character in "'\"" and before in ",[{:":
-            at = _end_of_quotes(text, at)
-        elif character in "[{":
-            depth += 1
-        elif character in "]}":
-            depth = max(0, depth - 1)
-        elif character == "," and depth == 0:
-            values.append(text[start:at].strip())
-            start = at + 1
-        if not character.isspace():
-            before = character
-        at += 1
-    return [*values, text[start:].strip()]
-
-
-def _end_of_quotes(text: str, start: int) -> int:
-    """Where the quotes that open at `start` close; YAML writes ' as '' in single ones and " as \\" in double ones."""
-    mark, at = text[start], start + 1
-    while at < len(text):
-        if text[at] == "\\" and mark == '"':
-            at += 1
-        elif text[at] == mark:
-            if text[at : at + 2] != "''":
-                return at
-            at += 1
-        at += 1
-    return at  # never closed: reading the value reports it
+    """Split at commas outside brackets and quotes: `{kind: cosine, warmup: 10},constant` is two values."""
+    values, depth = [""], 0
+    for piece in _PIECES.findall(f",{text}")[1:]:
+        depth = max(0, depth + {"[": 1, "{": 1, "]": -1, "}": -1}.get(piece, 0))
+        if piece == "," and depth == 0:
+            values.append("")
+        else:
+            values[-1] += piece
+    return [value.strip() for value in values]
 
 
 # --- from Python ---------------------------------------------------------------------------------------------------
 
 
 def _from_mapping(axes: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Lists and tuples hold the values of a key; anything else is its one value."""
+    """The values of each key as YAML; a value that is no list or tuple is the only one."""
     grid = {}
     for key, values in axes.items():
         grid[key] = [as_text(value) for value in (values if isinstance(values, list | tuple) else [values])]
@@ -151,7 +128,7 @@ def _from_mapping(axes: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def as_text(value: Any) -> str:
-    """A value as YAML on one line, quoted only where it would be read as something else."""
+    """A value as YAML on one line, quoted only if necessary."""
     if isinstance(value, str):
         read = read_yaml(value, "value")
         return value if read.value == value and not read.problems and "\n" not in value else _quoted(value)
@@ -161,7 +138,7 @@ def as_text(value: Any) -> str:
 
 
 def _quoted(value: Any) -> str:
-    """JSON, which is YAML but for the characters that YAML does not want to see."""
+    """JSON, with characters escaped that YAML refuses."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(character if character.isprintable() else f"\\U{ord(character):08x}" for character in text)
 
@@ -170,10 +147,9 @@ def _quoted(value: Any) -> str:
 
 
 def read_variants(source: str | Path | Sequence[Mapping[str, Any]]) -> list[Variant]:
-    """Variants from a YAML file, or from Python: mappings with dotted or nested keys, each perhaps with a `name`.
+    """Read variants from a YAML file or Python mappings: dotted or nested keys, optionally `name` and `recipe`.
 
-    Nested keys are so many overrides: what a mapping does not name stays as the recipe has it. A `recipe` takes the
-    place of the sweep's.
+    Nested keys override single values of a section, not the whole section.
     """
     if isinstance(source, str | Path):
         variants = _read_file(Path(source))
@@ -221,7 +197,7 @@ def _variant(entry: Any, place: str) -> Variant:
 
 def _walk(value: Any, path: tuple[str, ...]) -> Iterator[Override]:
     if isinstance(value, Mapping) and (value or not path):
-        for key in sorted(value, key=lambda key: key != "kind"):  # a kind decides which other keys there are
+        for key in sorted(value, key=lambda key: key != "kind"):  # a kind decides the other keys
             yield from _walk(value[key], (*path, str(key)))
     else:
         yield Override(dotted(path), as_text(value))
@@ -234,8 +210,10 @@ _LONGEST_VALUE = 40
 def name_runs(
     new: Sequence[Combination], *, beside: Sequence[Sequence[Override]], taken: Iterable[str], plain: str
 ) -> list[str]:
-    """A name for each new combination, distinct from each other, from the overrides of the runs `beside` them, and
-    from the names `taken`. `plain` is the name of what varies in nothing."""
+    """A distinct name for each new combination, made of the keys that vary among them and the runs `beside` them.
+
+    `taken` names are not used; `plain` is the name if nothing varies.
+    """
     varying = _varying([*(combination.overrides for combination in new), *beside])
     labels = _labels(varying)
     used = {name.casefold() for name in taken}  # some file systems ignore case
@@ -255,19 +233,19 @@ def name_runs(
 
 
 def key_label(key: str) -> str:
-    """How a key is called where no other has the same last part; `attention.kind` is called `attention`."""
+    """The last part of a key; `attention` for `attention.kind`."""
     return key.removesuffix(".kind").split(".")[-1]
 
 
 def _varying(sets: Sequence[Sequence[Override]]) -> list[str]:
-    """The keys whose value is not the same everywhere; of a single set, all of them."""
+    """The keys whose values differ between sets; all keys of a single set."""
     texts = [{override.key: override.text for override in overrides} for overrides in sets]
     keys = dict.fromkeys(key for each in texts for key in each)
     return [key for key in keys if len(texts) == 1 or len({each.get(key) for each in texts}) > 1]
 
 
 def _labels(keys: Sequence[str]) -> dict[str, str]:
-    """The shortest end of each key that no other key has."""
+    """The shortest unique end of each key."""
     paths = {key: key.removesuffix(".kind").split(".") for key in keys}
     labels = {}
     for key, path in paths.items():

@@ -1,7 +1,7 @@
 """The plan of a sweep, checked before anything starts, and sweep.yaml, which records it.
 
-The folder of a sweep holds `sweep.yaml`, a run folder for each combination, `logs/` and `comparison/`. Whether
-a run is finished is read from its folder, not recorded a second time.
+The folder of a sweep has `sweep.yaml`, a run folder for each combination, `logs/` and `comparison/`. The state of a run
+is read from its own folder.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ from sightline.training.schedules import limit_reached
 
 
 def is_finished(run: Path, recipe: Recipe) -> bool:
-    """Whether the training of a run has come to its end, rather than to an interruption.
+    """Whether the training of a run reached its end.
 
-    It ends by validating, saving a checkpoint and writing the model, in this order, once a limit is reached. So a
-    limit of the recipe (as it is now: a raised one makes it go on) must be reached by the newest checkpoint, which must
-    be validated, and the model must be no older than it. A doubt costs little: resuming an ended run changes nothing.
-    What is counted has no checkpoints; there the model card is written last.
+    A training ends by validating, saving a checkpoint and writing the model, in this order. So the newest checkpoint
+    must be validated and have reached a limit of the recipe (raising a limit continues the run), and the model must not
+    be older. Counted models have no checkpoints; their model card is written last.
     """
     if recipe.model.counted:
         return (run / "model.safetensors").is_file() and (run / "README.md").is_file()
@@ -53,7 +52,7 @@ def is_finished(run: Path, recipe: Recipe) -> bool:
         if (run / "model.safetensors").stat().st_mtime_ns < saved.stat().st_mtime_ns:
             return False
         return bool(progress["validated"] == progress["step"] and limit_reached(progress, recipe))
-    except (OSError, ValueError, KeyError):  # damaged: resuming reports or repairs it
+    except (OSError, ValueError, KeyError):  # damaged: resuming reports it
         return False
 
 
@@ -65,11 +64,11 @@ State = Literal["new", "begun", "finished"]
 
 @dataclass(frozen=True)
 class SweepRun:
-    """One combination: an ordinary run with its recipe and overrides."""
+    """A run of a sweep."""
 
     name: str
     sweep: Path  # the folder of the sweep
-    recipe_name: str  # the recipe, as `sightline train` takes it
+    recipe_name: str  # argument of `sightline train`
     overrides: tuple[str, ...]
     recipe: Recipe  # resolved
     state: State = "new"
@@ -87,12 +86,12 @@ class SweepRun:
 class SweepPlan:
     """A sweep, ready to run."""
 
-    recipe: str  # of all runs that do not name another
+    recipe: str  # of all runs without their own
     folder: Path
-    runs: tuple[SweepRun, ...]  # what was asked for
-    others: tuple[SweepRun, ...] = ()  # what earlier commands have added to the same sweep
-    merged: tuple[str, ...] = ()  # combinations that come to the same recipe as another
-    before: bytes | None = None  # sweep.yaml as it was when this was planned
+    runs: tuple[SweepRun, ...]  # of this command
+    others: tuple[SweepRun, ...] = ()  # of earlier commands
+    merged: tuple[str, ...] = ()  # descriptions of combinations with the recipe of another
+    before: bytes | None = None  # sweep.yaml when this was planned
 
     def record(self) -> None:
         """Write sweep.yaml; the caller holds the sweep's lock."""
@@ -114,7 +113,7 @@ def plan_sweep(
     variants: str | Path | Sequence[Mapping[str, Any]] | None = None,
     out: str | Path | None = None,
 ) -> SweepPlan:
-    """Expand, check and name the runs; read the state of existing ones. Writes nothing."""
+    """Expand, check and name the runs, and read the state of existing ones, without writing anything."""
     requested = combinations(overrides, read_variants(variants) if variants is not None else ())
     recipe_name = as_given(recipe)
     resolved, merged = _distinct(_checked(recipe_name, requested))
@@ -142,17 +141,17 @@ def plan_sweep(
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is that of a sweep."""
+    """Whether a folder is the folder of a sweep."""
     return (folder / RECORD).is_file()
 
 
 def trained_runs(folder: Path) -> list[Path]:
-    """The run folders of a sweep that have a model, in its order."""
+    """The run folders of a sweep that have a model."""
     path = folder / RECORD
     runs = [folder / name for name, *_ in _entries(path, path.read_bytes())]
     trained = [run for run in runs if (run / "model.safetensors").is_file()]
     if not trained:
-        raise SweepError(f"{folder}: none of {plural(len(runs), 'run')} of this sweep has a model yet; go on with it")
+        raise SweepError(f"{folder}: none of {plural(len(runs), 'run')} of this sweep has a model yet; continue it")
     return trained
 
 
@@ -160,7 +159,7 @@ def trained_runs(folder: Path) -> list[Path]:
 
 
 def recipe_to_train(recipe_name: str, overrides: Sequence[str]) -> Recipe:
-    """The recipe as `sightline train` will see it, its corpora there."""
+    """The resolved recipe, after checking that its corpora exist."""
     recipe, _ = open_recipe(recipe_name, overrides)
     for source in (*recipe.data.train, recipe.data.validation):
         source_files(source, data_folder(recipe))
@@ -191,13 +190,13 @@ def _problem_line(problem: str, where: Sequence[Combination], count: int) -> str
 
 
 def _distinct(resolved: Sequence[tuple[Combination, Recipe]]) -> tuple[dict[Combination, Recipe], list[str]]:
-    """Each resolved recipe once, under the first combination that comes to it; and what was left out."""
+    """Each resolved recipe with its first combination, and descriptions of the duplicates."""
     first: dict[str, tuple[Combination, Recipe]] = {}
     merged = []
     for combination, recipe in resolved:
         same, _ = first.setdefault(_text(recipe), (combination, recipe))
         if same is not combination:
-            merged.append(f"{combination} comes to the same as {same}")
+            merged.append(f"{combination} has the same recipe as {same}")
     return dict(first.values()), merged
 
 
@@ -205,7 +204,7 @@ def _text(recipe: Recipe) -> str:
     return json.dumps(recipe.model_dump(mode="json"), sort_keys=True)
 
 
-# --- what is there already -----------------------------------------------------------------------------------------
+# --- existing sweeps -----------------------------------------------------------------------------------------
 
 
 def _content(folder: Path) -> bytes | None:
@@ -216,7 +215,7 @@ def _content(folder: Path) -> bytes | None:
 
 
 def _recorded(recipe_name: str, folder: Path, content: bytes | None) -> list[SweepRun]:
-    """The runs of sweep.yaml, with the recipe of this command unless they have one of their own."""
+    """The runs of sweep.yaml, by default with the recipe of this command."""
     if content is None:
         return []
     runs = []
@@ -233,7 +232,7 @@ def _recorded(recipe_name: str, folder: Path, content: bytes | None) -> list[Swe
 
 
 def _entries(path: Path, content: bytes) -> Iterator[tuple[str, str | None, tuple[str, ...]]]:
-    """Name, recipe of its own, if any, and overrides of each run."""
+    """Name, own recipe (if any) and overrides of each run."""
     remedy = "restore it, or give this sweep another folder with --out"
     try:
         document = read_yaml(content.decode("utf-8"), str(path))
@@ -256,10 +255,10 @@ def _entries(path: Path, content: bytes) -> Iterator[tuple[str, str | None, tupl
 
 
 def _known(resolved: Mapping[Combination, Recipe], recorded: Sequence[SweepRun]) -> dict[Combination, str]:
-    """The names of the combinations that are runs of this sweep already.
+    """The names of combinations that are existing runs of this sweep.
 
-    That is those that come to the same recipe; and, of the rest, those that one run, and it for them alone, can go on
-    with: `training.limits.steps=2000` in a second command makes the runs of the first one longer.
+    These have the same recipe, or continue exactly one run that continues no other combination:
+    `training.limits.steps=2000` in a second command extends the runs of the first.
     """
     by_text = {_text(run.recipe): run.name for run in recorded}
     texts = {combination: _text(recipe) for combination, recipe in resolved.items()}
@@ -275,7 +274,7 @@ def _known(resolved: Mapping[Combination, Recipe], recorded: Sequence[SweepRun])
 
 
 def _continues(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
-    """Whether a run can go on as this combination, and its name stays true: `steps=100` is not made longer."""
+    """Whether a run can be continued as this combination under its name: a run `steps=100` cannot be extended."""
     if differences(run.recipe, recipe):
         return False
     changed = {str(override) for override in combination.overrides} ^ set(run.overrides)
@@ -283,7 +282,7 @@ def _continues(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
 
 
 def _with_state(run: SweepRun) -> SweepRun:
-    """With its state; a folder that holds another training than this one is refused."""
+    """The run with its state; a folder with a different training is refused."""
     if not (run.folder / "recipe.yaml").exists():
         return run
     before = load_run_recipe(run.folder)

@@ -1,4 +1,4 @@
-"""`sightline sweep`: a recipe trained many ways, or several recipes, each an ordinary run, and then compared."""
+"""Train the runs of a sweep in processes, then compare them."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from sightline.comparison import ComparisonResult
 
 
-HEADER = "--- "  # begins the line of a log that tells the command and when it was started
+HEADER = "--- "  # begins the line of a log with start time and command
 _PAUSE = 0.1  # seconds between polls of the processes
-_PATIENCE = 30.0  # seconds for a process to save and go when the sweep itself must end
+_PATIENCE = 30.0  # seconds to save when the sweep ends
 State = Literal["waiting", "running", "done", "failed", "interrupted"]
 Command = Callable[[SweepRun], list[str]]
 
 
 @dataclass
 class Job:
-    """A run of the sweep on its way."""
+    """A run and its process."""
 
     run: SweepRun
     state: State = "waiting"
     started: float = 0.0  # by the monotonic clock
     seconds: float = 0.0
-    why: str = ""  # it failed
+    why: str = ""  # of a failure
     process: subprocess.Popen[bytes] | None = None
     follower: Follower = field(init=False)
 
@@ -54,7 +54,7 @@ class Job:
 
 
 class Board(Protocol):
-    """Shows a sweep to a person."""
+    """A display of a running sweep."""
 
     def changed(self, job: Job) -> None: ...
     def tick(self) -> None: ...
@@ -62,31 +62,22 @@ class Board(Protocol):
 
 
 def train_command(run: SweepRun) -> list[str]:
-    """The run as anybody would start it by hand."""
+    """The command that trains or resumes a run."""
     resume = ["--resume"] if (run.folder / "recipe.yaml").exists() else []
-    return [
-        sys.executable,
-        "-m",
-        "sightline",
-        "train",
-        run.recipe_name,
-        *run.overrides,
-        "--out",
-        str(run.folder),
-        *resume,
-    ]
+    train = [sys.executable, "-m", "sightline", "train", run.recipe_name, *run.overrides]
+    return [*train, "--out", str(run.folder), *resume]
 
 
 @dataclass
 class Pool:
-    """At most `at_once` processes, until all jobs are through or somebody asks to stop."""
+    """Runs jobs in at most `at_once` processes."""
 
     at_once: int
     command: Command
     board: Board
 
     def work(self, jobs: Sequence[Job], stop: threading.Event) -> None:
-        """Run what is waiting. Once `stop` is set nothing more is started, and what runs is asked to save and stop."""
+        """Run all waiting jobs; once `stop` is set, start no more and interrupt running ones, which then save."""
         waiting = [job for job in jobs if job.state == "waiting"]
         share = thread_share(min(self.at_once, len(waiting)), os.environ)
         running: list[Job] = []
@@ -121,22 +112,21 @@ class Pool:
                 log.flush()
                 job.process = subprocess.Popen(
                     command,
-                    stdin=subprocess.PIPE,  # never written to: its end tells the child that this process ended
+                    stdin=subprocess.PIPE,  # never written to; see parent.py
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     env=watched({**os.environ, **share}),
-                    process_group=0,  # a Ctrl-C in the terminal reaches it once, from us, and not twice
+                    process_group=0,  # so that a Ctrl-C in the terminal does not reach it twice
                 )
-        except OSError as error:  # no memory for a process, no room for a log: the others may have more luck
+        except OSError as error:  # no memory or disk space; later jobs may succeed
             job.why = f"could not be started: {error}"
         self.board.changed(job)
 
 
 def thread_share(at_once: int, environment: Mapping[str, str]) -> dict[str, str]:
-    """What each of several processes must know so that together they use every core once.
+    """Environment variables that share the cores among processes; those that are set already stay.
 
-    OMP_NUM_THREADS is what PyTorch goes by when training.threads says nothing, RAYON_NUM_THREADS the tokenizers. What
-    the user has set stays.
+    OMP_NUM_THREADS is used by PyTorch if training.threads is not set, RAYON_NUM_THREADS by tokenizers.
     """
     if at_once < 2:
         return {}
@@ -146,7 +136,7 @@ def thread_share(at_once: int, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def _over(job: Job, asked: bool) -> bool:
-    """Whether a job has ended; then it says how."""
+    """Whether a job has ended; updates its state."""
     job.seconds = time.monotonic() - job.started
     code = None if job.process is None else job.process.poll()
     if job.process is not None and code is None:
@@ -164,7 +154,7 @@ def _reason(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-    return f"killed by {name}" + (", perhaps for want of memory" if -code == signal.SIGKILL else "")
+    return f"killed by {name}" + (", perhaps out of memory" if -code == signal.SIGKILL else "")
 
 
 def _send(jobs: Sequence[Job], number: signal.Signals) -> None:
@@ -174,7 +164,7 @@ def _send(jobs: Sequence[Job], number: signal.Signals) -> None:
 
 
 def _end(running: Sequence[Job]) -> None:
-    """Leave no process behind, whatever ended the sweep; a further Ctrl-C ends the waiting too."""
+    """End all processes; a further Ctrl-C kills them at once."""
     try:
         _send(running, signal.SIGINT)
         deadline = time.monotonic() + _PATIENCE
@@ -190,22 +180,22 @@ def _end(running: Sequence[Job]) -> None:
 
 
 _TAIL = 8  # lines of a failed run's log that are shown
-# Finished runs, the folder for the comparison, and the names of the runs that failed.
+# finished runs, folder of the comparison, names of failed runs
 Compare = Callable[[Sequence[Path], Path, Sequence[str]], "ComparisonResult"]
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep has come to."""
+    """The result of a sweep."""
 
     folder: Path
-    finished: tuple[Path, ...]  # run folders, also of earlier commands
+    finished: tuple[Path, ...]  # run folders, including those of earlier commands
     failed: tuple[Path, ...]
-    comparison: ComparisonResult | None = None  # of the finished, if there are at least two
+    comparison: ComparisonResult | None = None  # of at least two finished runs
 
 
 def compare_runs(runs: Sequence[Path], folder: Path, missing: Sequence[str] = ()) -> ComparisonResult:
-    """Compare finished runs and write tables and figures into `folder`, with a note on missing runs."""
+    """Compare finished runs and write tables and figures, with a note on failed runs."""
     from sightline.comparison import compare, write_comparison
     from sightline.progress import shown
 
@@ -229,11 +219,10 @@ def sweep(
 ) -> Sweep:
     """Train a recipe with every combination of some overrides, then compare the runs.
 
-    `overrides` are as on the command line (`["seed=1,2", "model.width=128,256"]`) or a mapping of keys to their values
-    (`{"seed": [1, 2]}`; the one value of a key that is itself a list is a list in a list). `variants` is a list of
-    override sets, or a YAML file of one, each multiplied by the grid; a `recipe` in one of them takes the place of this
-    one. The same call again goes on: what is finished stays, what was interrupted is resumed, what failed is tried
-    again. `jobs` runs train at once.
+    `overrides` are as on the command line (`["seed=1,2", "model.width=128,256"]`) or a mapping of keys to lists of
+    values (`{"seed": [1, 2]}`). `variants` is a list of override sets, or a YAML file of one, each combined with the
+    grid; its entries may have a `recipe` of their own. The same call again skips finished runs, resumes interrupted
+    ones and repeats failed ones. `jobs` is the number of runs trained at once.
     """
     plan = plan_sweep(recipe, overrides, variants=variants, out=out)
     return run_sweep(plan, jobs=jobs, compare=compare_runs if compare else None)
@@ -242,10 +231,10 @@ def sweep(
 def run_sweep(
     plan: SweepPlan, *, jobs: int = 1, compare: Compare | None = compare_runs, command: Command = train_command
 ) -> Sweep:
-    """Train what a plan has left to train, then compare what is finished; an interruption raises `Interrupted`."""
+    """Train the unfinished runs of a plan, then compare finished ones; raise `Interrupted` on an interruption."""
     if jobs < 1:
         raise SweepError(f"jobs ({jobs}) must be at least 1: it says how many runs train at once")
-    with _alone(plan.folder):
+    with _locked(plan.folder):
         plan.record()
         _train(plan, todo := [Job(run) for run in plan.runs], jobs, command)
         if any(job.state in ("waiting", "interrupted") for job in todo):
@@ -268,8 +257,8 @@ def _compared(compare: Compare, runs: Sequence[Path], failed: Sequence[Path], fo
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold the sweep's folder; its runs have locks of their own."""
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock the folder of the sweep."""
     with ExitStack() as stack:
         try:
             stack.enter_context(lock_run(folder))
@@ -285,7 +274,7 @@ def _train(plan: SweepPlan, todo: Sequence[Job], jobs: int, command: Command) ->
     with board.shown():
         for line in opening(plan):
             board.note(line)
-        # after a second Ctrl-C the processes are gone, and what they had saved is there
+        # a second Ctrl-C ends the processes, but the sweep still reports
         with suppress(KeyboardInterrupt), stop_signals() as stop:
             Pool(jobs, command, board).work(todo, stop)
     for line in closing(plan, todo):
@@ -293,7 +282,7 @@ def _train(plan: SweepPlan, todo: Sequence[Job], jobs: int, command: Command) ->
 
 
 def opening(plan: SweepPlan) -> list[str]:
-    """What is about to be done."""
+    """The lines printed before training."""
     lines = [f"{plural(len(plan.runs), 'run')} in {plan.folder}"]
     finished = sum(run.state == "finished" for run in plan.runs)
     started = sum(run.state == "begun" for run in plan.runs)
@@ -301,7 +290,7 @@ def opening(plan: SweepPlan) -> list[str]:
         lines[0] += f": {finished} finished before, {started} to resume, {len(plan.runs) - finished - started} new"
     if plan.merged:
         such_as = ", such as this one" if len(plan.merged) > 1 else ""
-        lines.append(f"left out {len(plan.merged)} that would be the same run twice{such_as}: {plan.merged[0]}")
+        lines.append(f"left out {plural(len(plan.merged), 'duplicate')}{such_as}: {plan.merged[0]}")
     left = [run.name for run in plan.others if run.state != "finished"]
     if left:
         lines.append(f"unfinished runs of this sweep that this command does not name: {', '.join(left)}")
@@ -309,7 +298,7 @@ def opening(plan: SweepPlan) -> list[str]:
 
 
 def closing(plan: SweepPlan, todo: Sequence[Job]) -> list[str]:
-    """How it ended; of each run that failed, the last that it said."""
+    """The lines printed after training, with the end of the log of each failed run."""
     lines = []
     for job in (job for job in todo if job.state == "failed"):
         lines += [f"{job.run.name} failed ({job.why}); the end of {job.run.log}:"]
@@ -322,5 +311,5 @@ def _tail(log: Path) -> list[str]:
         text = log.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         return [f"(it cannot be read: {error.strerror})"]
-    _, _, newest = f"\n{text}".rpartition(f"\n{HEADER}")  # each attempt begins with its command
-    return newest.splitlines()[1:][-_TAIL:] or ["(it said nothing)"]
+    _, _, newest = f"\n{text}".rpartition(f"\n{HEADER}")  # of the last attempt
+    return newest.splitlines()[1:][-_TAIL:] or ["(no output)"]
