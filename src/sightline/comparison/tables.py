@@ -226,12 +226,12 @@ def significance_table(comparison: ComparisonResult) -> Table:
             row += [format_probability(verdict.paired_bootstrap.p)]
             row += [NOTHING if exact is None else format_probability(exact.p)] if with_mcnemar else []
             rows.append([*row, _judgement(verdict)])
-    seeds = " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
-    mcnemar = "like McNemar's exact test it is shown and" if with_mcnemar else "shown, and"
+    also = " together with the seeds' (Welch's t-test): the larger p counts" if with_seeds else ""
+    shown = "like McNemar's exact test it is shown and" if with_mcnemar else "shown, and"
     notes = [
         f"Approx. rand.: approximate randomization, {TRIALS:,} trials, seed {SEED}; of single runs without ties it "
-        f"is sacreBLEU's p. With ties, it decides{seeds}.",
-        f"Bootstrap: paired, {SAMPLES:,} resamples, seed {SEED}; {mcnemar} decides nothing.",
+        f"is sacreBLEU's p. With ties, it decides{also}.",
+        f"Bootstrap: paired, {SAMPLES:,} resamples, seed {SEED}; {shown} decides nothing.",
     ]
     return Table(f"Significance: each system against {comparison.baseline.name}", columns, rows, notes)
 
