@@ -75,7 +75,9 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
     adapted: set[str] = set()
     for module in list(model.modules()):
         for weight, candidates in _adaptable(module):
-            rows = {name: each for name, each in candidates.items() if name in recipe.target_modules}
+            rows: dict[str, tuple[int, int]] = {
+                name: bounds for name, bounds in candidates.items() if name in recipe.target_modules
+            }
             if rows:
                 weight.adapters = LowRankRows(
                     weight.weight.shape[1], rows, rank=recipe.rank, alpha=recipe.alpha, dropout=recipe.dropout

@@ -1,10 +1,9 @@
-"""Convolutions over sequences: plain, dilated, causal, gated, with weights normalized or not.
+"""Convolutions over sequences: dilated, causal, gated, with optional weight normalization.
 
     y_t = Σ_j W_j x_{t − before + j·d} + b,  j = 0 … k − 1
 
-with kernel k and dilation d; `before` is (k − 1)·d if causal, else half of that. Inputs before the first token, after
-the last one and at padding are zero. The sum over k matrices is one product of k concatenated vectors with one matrix,
-so that the fast kernels of `linear` serve here, too.
+with kernel k and dilation d; `before` is (k − 1)·d if causal, else half of that. Inputs outside the sequence are zero.
+The sum is computed as one product of k concatenated vectors with one matrix, by the kernels of `linear`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from sightline.layers.tap import TapModule
 
 
 def windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
-    """(B, T + (k − 1)·d, I) → (B, T, k·I): [x_t ; x_{t+d} ; … ; x_{t+(k−1)d}] at each place."""
+    """(B, T + (k − 1)·d, I) → (B, T, k·I): [x_t ; x_{t+d} ; … ; x_{t+(k−1)d}] at each position."""
     count = x.shape[1] - (kernel - 1) * dilation
     if kernel == 1:
         return x
@@ -30,13 +29,13 @@ def windows(x: Tensor, kernel: int, dilation: int = 1) -> Tensor:
 
 
 def packed_windows(x: Tensor, layout: Packed, kernel: int, dilation: int, before: int) -> Tensor:
-    """(N, I) → (N, k·I): [x_{t−before} ; x_{t−before+d} ; …], zeros outside of the sequence."""
+    """(N, I) → (N, k·I): [x_{t−before} ; x_{t−before+d} ; …], zeros outside the sequence."""
     if kernel == 1:
         return x
     around = nn.functional.pad(x, (0, 0, before, (kernel - 1) * dilation - before))
     outside = ~layout.within(torch.arange(kernel, device=x.device) * dilation - before)  # (N, k)
-    seen = (around[j * dilation : j * dilation + len(x)].masked_fill(outside[:, j, None], 0.0) for j in range(kernel))
-    return torch.cat(list(seen), dim=-1)
+    shifted = (around[j * dilation : j * dilation + len(x)] for j in range(kernel))
+    return torch.cat([part.masked_fill(outside[:, j, None], 0.0) for j, part in enumerate(shifted)], dim=-1)
 
 
 def glu(x: Tensor) -> Tensor:
@@ -45,22 +44,22 @@ def glu(x: Tensor) -> Tensor:
 
 
 def weight_normalized(direction: Tensor, length: Tensor) -> Tensor:
-    """w = g · v / ‖v‖ for each output: directions v (O, I), lengths g (O,) → (O, I) (Salimans and Kingma 2016)."""
+    """W = g · v / ‖v‖ for each row: directions v (O, I), lengths g (O,) → (O, I)."""
     return direction * (length / direction.norm(dim=1))[:, None]
 
 
 def scale_gradient(x: Tensor, factor: float) -> Tensor:
-    """x; its gradient is multiplied by the factor."""
+    """Return x exactly; multiply its gradient by `factor`."""
     if not x.requires_grad:
         return x
-    still = x.detach()
-    return still + (x - still) * factor  # x − x is zero: the value is exactly x
+    detached = x.detach()
+    return detached + (x - detached) * factor
 
 
 class NormalizedLinear(Projection):
     """x Wᵀ + b with weight normalization: W = g · v / ‖v‖ for each row (Salimans and Kingma 2016).
 
-    v starts at N(0, std²), g at ‖v‖, b at zero.
+    Initially v ~ N(0, std²), g = ‖v‖, b = 0.
     """
 
     def __init__(self, inputs: int, outputs: int, *, std: float) -> None:
@@ -88,11 +87,11 @@ class NormalizedLinear(Projection):
 
     def pack(self, precision: torch.dtype = torch.float32) -> None:
         super().pack(precision)
-        if self._packed is None:  # oneDNN keeps its own copy
+        if self._packed is None:  # (oneDNN keeps a copy of the weight)
             self._computed = self.weight.detach()
 
     def forward(self, x: Tensor, activation: str = "none") -> Tensor:
-        return self.apply_rows(x, 0, len(self.length), activation)  # does not compute the weight for its shape
+        return self.apply_rows(x, 0, len(self.length), activation)  # without computing `weight`
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
         whole = stop - start == len(self.length)
@@ -101,15 +100,12 @@ class NormalizedLinear(Projection):
     def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
         packed = None if self._packed is None or torch.is_grad_enabled() else self._packed.get((start, stop))
         if packed is not None and onednn_fits(x, self.direction):
-            return packed(x, activation)  # without dividing by the norms again
+            return packed(x, activation)  # without computing `weight`
         return super().apply_rows(x, start, stop, activation)
 
 
 class Convolution(TapModule):
-    """A convolution whose product is `project`: from k·I to O features (see the module's formula).
-
-    If it is not causal, the kernel is odd and sees as much on either side.
-    """
+    """Σ_j W_j x_{t − before + j·d} + b with `project`: k·I → O features. If not causal, the kernel must be odd."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("advance",)
 
@@ -120,49 +116,45 @@ class Convolution(TapModule):
                 f"kernel ({kernel}) must be odd to see as much on either side; only causal ones may be even"
             )
         self.project, self.kernel, self.dilation, self.causal = project, kernel, dilation, causal
-        self.reach = (kernel - 1) * dilation  # other positions that an output sees
+        self.reach = (kernel - 1) * dilation  # distance from the first to the last input of an output
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """Whole sequences: x (B, T, I) or (N, I), as the layout says → (…, O)."""
+        """Whole sequences: x (B, T, I) or (N, I) → (…, O)."""
         before = self.reach if self.causal else self.reach // 2
         if isinstance(layout, Packed):
             return self._product(packed_windows(x, layout, self.kernel, self.dilation, before))
         mask = layout.key_mask()
-        if mask is not None and not self.causal:  # a causal convolution never sees padding
+        if mask is not None and not self.causal:  # padding is at the end, which a causal convolution never sees
             x = x.masked_fill(~mask[..., None], 0.0)
-        return self._convolve(nn.functional.pad(x, (0, 0, before, self.reach - before)))
-
-    def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """New tokens x (B, T, I) after the last inputs (B, reach, I) → y (B, T, O), and the new last inputs.
-
-        With `ends` (B,), only so many of the T tokens are real.
-        """
-        seen = torch.cat([recent, x], dim=1)  # (B, reach + T, I)
-        y = self._convolve(seen)
-        if ends is None:
-            return y, seen[:, x.shape[1] :]
-        places = ends[:, None] + torch.arange(self.reach, device=x.device)  # (B, reach)
-        return y, seen.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
-
-    def _convolve(self, x: Tensor) -> Tensor:
-        """(B, reach + T, I) → (B, T, O)."""
+        x = nn.functional.pad(x, (0, 0, before, self.reach - before))  # (B, reach + T, I)
         return self._product(windows(x, self.kernel, self.dilation))
 
-    def _product(self, seen: Tensor) -> Tensor:
+    def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Append tokens x (B, T, I) to the last inputs (B, reach, I) → output (B, T, O), new last inputs.
+
+        `ends` (B,): number of real tokens among the T; None: all.
+        """
+        inputs = torch.cat([recent, x], dim=1)  # (B, reach + T, I)
+        output = self._product(windows(inputs, self.kernel, self.dilation))
+        if ends is None:
+            return output, inputs[:, x.shape[1] :]
+        places = ends[:, None] + torch.arange(self.reach, device=x.device)  # (B, reach)
+        return output, inputs.gather(1, places[..., None].expand(-1, -1, x.shape[2]))
+
+    def _product(self, x: Tensor) -> Tensor:
         """(…, k·I) → (…, O)."""
-        result: Tensor = self.project(seen)
-        return self.tap("output", result, "Σ_j W_j x_{t+jd} + b")
+        return self.tap("output", self.project(x), "Σ_j W_j x_{t+jd} + b")
 
 
 @dataclass(frozen=True)
 class RecentInputs:
-    """The last inputs of each causal convolution of a stack, for B sentences with W hypotheses each."""
+    """Cached inputs of each causal convolution of a stack, for B sentences with W hypotheses each."""
 
     inputs: tuple[Tensor, ...]  # (B, W, reach, I) each
 
     @staticmethod
     def none(reaches: list[int], batch: int, inputs: int, like: Tensor) -> RecentInputs:
-        """Zeros, before the first token."""
+        """Zeros: the cache before the first token."""
         return RecentInputs(tuple(like.new_zeros(batch, 1, reach, inputs) for reach in reaches))
 
     @property
@@ -172,7 +164,7 @@ class RecentInputs:
         return sentences, width
 
     def check(self, tokens: int) -> None:
-        """Several hypotheses advance one token at a time."""
+        """Raise a ValueError for several tokens of several hypotheses."""
         if self.shape[1] > 1 and tokens > 1:
             raise ValueError(f"{self.shape[1]} hypotheses a sentence advance one token at a time, not {tokens}")
 
@@ -181,18 +173,18 @@ class RecentInputs:
         return [part.flatten(0, 1) for part in self.inputs]
 
     def followed_by(self, rows: list[Tensor]) -> RecentInputs:
-        """The same hypotheses with other inputs, (B·W, reach, I) each."""
+        """The cache with other inputs, (B·W, reach, I) each."""
         return RecentInputs(tuple(part.unflatten(0, self.shape) for part in rows))
 
     def select(self, parents: Tensor) -> RecentInputs:
-        """Reorder hypotheses: parents (B, W') is the old one that each continues."""
+        """Reorder hypotheses by their parents (B, W')."""
         rows = parents[:, :, None, None]
         return RecentInputs(tuple(part.gather(1, rows.expand(-1, -1, *part.shape[2:])) for part in self.inputs))
 
     def keep(self, sentences: Tensor) -> RecentInputs:
-        """Keep these sentences only."""
+        """Keep these sentences (B',)."""
         return RecentInputs(tuple(part.index_select(0, sentences) for part in self.inputs))
 
     def append(self, other: RecentInputs) -> RecentInputs:
-        """Add the sentences of another state after these."""
+        """Add the sentences of another cache."""
         return RecentInputs(tuple(torch.cat(parts) for parts in zip(self.inputs, other.inputs, strict=True)))

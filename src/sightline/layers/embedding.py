@@ -1,4 +1,4 @@
-"""Token embeddings, the output layer, and token vectors from characters (dos Santos and Zadrozny 2014)."""
+"""Token embeddings, the output layer, and a CNN over the characters of tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sightline.layers.tap import TapModule
 
 
 class Embedding(TapModule):
-    """E[token] · √D: rows start at N(0, 1/D), so that embeddings have variance one."""
+    """E[token] · √D with E ~ N(0, 1/D), so that embeddings have variance one."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Embedding(TapModule):
 
 
 class Output(Projection):
-    """Logits f Wᵀ + b of features f; W may be tied to the embedding (Press and Wolf 2017)."""
+    """Logits f Wᵀ + b; W may be tied to the embedding (Press and Wolf 2017)."""
 
     bias: nn.Parameter
 
@@ -48,11 +48,11 @@ class Output(Projection):
         nn.init.zeros_(self.bias)
 
 
-_LONGEST = 16  # characters used; of longer tokens the first and the last ones, with prefixes and suffixes
+_LONGEST = 16  # characters per token; longer tokens keep their first and last ones
 
 
 def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
-    """Character ids of each piece (V, ≤ 16), padded with 0, and the number of ids."""
+    """Character ids of each piece (V, ≤ 16), padded with 0, and the number of different ids."""
     half = _LONGEST // 2
     cut = [piece if len(piece) <= _LONGEST else piece[:half] + piece[-half:] for piece in pieces]
     numbers = {character: number for number, character in enumerate(sorted(set("".join(cut))), 1)}
@@ -62,7 +62,7 @@ def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
 
 
 class CharacterEmbedding(Embedding):
-    """E[token] · √D + W max_i ReLU(conv(characters))_i: rare tokens share prefixes and suffixes with others."""
+    """E[token] · √D + W max_i ReLU(conv(characters))_i (dos Santos and Zadrozny 2014)."""
 
     own_parameters_first = True
     characters: Tensor

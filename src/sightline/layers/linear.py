@@ -1,9 +1,8 @@
 """y = x Wᵀ + b, with oneDNN's matrix product for float32 on the CPU.
 
-PyTorch sends float32 products on the CPU to MKL, whose kernels for processors of other makers are slower than
-oneDNN's, which PyTorch ships too and uses from compiled graphs: 1.4 times slower on an AMD EPYC (Zen 4). Here the
-same oneDNN operator is called directly, forward and backward, in training and in decoding. Where it is missing
-(other platforms, other types, CUDA) this is plain `torch.nn.functional.linear`.
+PyTorch's float32 products on the CPU use MKL, which is 1.4 times slower than oneDNN on an AMD EPYC (Zen 4). PyTorch
+ships oneDNN too, and uses it in compiled graphs; here the same operator is called directly, forward and backward. For
+other platforms, dtypes and devices this is `torch.nn.functional.linear`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def onednn_fits(x: Tensor, weight: Tensor) -> bool:
-    """Whether oneDNN's float32 product can take these operands."""
+    """True if oneDNN's float32 product supports these operands."""
     return bool(
         x.device.type == "cpu"
         and x.dtype == torch.float32
@@ -36,9 +35,9 @@ def onednn_fits(x: Tensor, weight: Tensor) -> bool:
 
 
 def blockwise_precision(x: Tensor, weight: Tensor) -> torch.dtype | None:
-    """The precision in which oneDNN takes products of these block by block, while they learn; None where it does not.
+    """The dtype of oneDNN's products of these operands in training; None if it does not support them.
 
-    That of the operands, or bfloat16 where autocast asks for it and the processor has products of that.
+    That of the operands, or bfloat16 under autocast if the CPU has instructions for it.
     """
     if not torch.is_grad_enabled():
         return None
@@ -50,7 +49,7 @@ def blockwise_precision(x: Tensor, weight: Tensor) -> torch.dtype | None:
 
 
 def add_product(total: Tensor, x: Tensor, y: Tensor) -> None:
-    """total += x y; the product is rounded to the precision of its factors, the sum is not."""
+    """total += x y. The product is rounded to the dtype of its factors, the sum is not."""
     if x.dtype == total.dtype:
         total.addmm_(x, y)
     else:
@@ -79,27 +78,26 @@ class OneDnnLinear(torch.autograd.Function):
         grad = grad.contiguous()
         flat = grad.view(-1, grad.shape[-1])
         grad_x = product(grad, weight.t()) if ctx.needs_input_grad[0] else None
-        # MKL is the faster one for this shape: few, long dot products (measured: oneDNN at best even)
+        # MKL: oneDNN is not faster for few, long dot products
         grad_weight = flat.t() @ x.reshape(-1, x.shape[-1]) if ctx.needs_input_grad[1] else None
         grad_bias = flat.sum(0) if ctx.has_bias and ctx.needs_input_grad[2] else None
         return grad_x, grad_weight, grad_bias
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """(…, I) → (…, O): x Wᵀ + b by the fastest kernel that computes it in the operands' precision."""
+    """x Wᵀ + b: (…, I) → (…, O), by the fastest kernel for the operands' dtype."""
     if not onednn_fits(x, weight):
         return nn.functional.linear(x, weight, bias)
-    learned = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
-    if torch.is_grad_enabled() and learned:
-        result: Tensor = OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
-        return result
+    needs_grad = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    if torch.is_grad_enabled() and needs_grad:
+        return OneDnnLinear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return product(x, weight, bias)
 
 
 class PackedWeights:
-    """Weights in oneDNN's own order, computed once for prediction: 5 to 25% less time for each product.
+    """Weights in oneDNN's memory format for prediction: products take 5 to 25% less time.
 
-    Products are taken in `precision`: inputs, weights and results are rounded to it, sums inside are not.
+    Inputs, weights and results are rounded to `precision`, sums inside a product are not.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, precision: torch.dtype) -> None:
@@ -114,21 +112,21 @@ class PackedWeights:
 
 
 class Projection(nn.Module):
-    """A weight (O, I) and a bias (O,), applied as a whole or by rows: the one place for weight formats."""
+    """Base class of linear layers: a weight (O, I) and a bias (O,), and the format in which they are stored."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("apply_rows",)
     weight: nn.Parameter
     bias: nn.Parameter | None
-    _packed: dict[tuple[int, int], PackedWeights] | None = None  # in oneDNN's own order, for prediction
-    _precision = torch.float32  # of its products then
-    _computed: Tensor | None = None  # the weight, computed once for prediction without oneDNN
+    _packed: dict[tuple[int, int], PackedWeights] | None = None  # by rows; for prediction
+    _precision = torch.float32  # of packed products
+    _computed: Tensor | None = None  # cached weight for prediction without oneDNN
 
     def __init__(self) -> None:
         super().__init__()
-        self.adapters: nn.Module | None = None  # LoRA: see layers/adapters.py
+        self.adapters: nn.Module | None = None  # LowRankRows (layers/adapters.py)
 
     def apply_rows(self, x: Tensor, start: int, stop: int, activation: str = "none") -> Tensor:
-        """x Wᵀ + b for the outputs from `start` to `stop`, then ReLU if asked."""
+        """Outputs `start` to `stop` of x Wᵀ + b; `activation`: none or relu."""
         if self._packed is not None and not torch.is_grad_enabled() and onednn_fits(x, self.weight):
             key = (start, stop)
             if key not in self._packed:
@@ -140,9 +138,9 @@ class Projection(nn.Module):
         return nn.functional.relu(result) if activation == "relu" else result
 
     def pack(self, precision: torch.dtype = torch.float32) -> None:
-        """Prepare for prediction with products of that precision: from now on the weights must not change."""
-        at, onednn = self.weight, torch.backends.mkldnn.is_available()
-        if onednn and at.device.type == "cpu" and at.dtype == torch.float32:
+        """Prepare for prediction with products of this precision; weights must not change afterwards."""
+        weight, onednn = self.weight, torch.backends.mkldnn.is_available()
+        if onednn and weight.device.type == "cpu" and weight.dtype == torch.float32:
             self._packed, self._precision = {}, precision
 
     def _rows(self, start: int, stop: int) -> tuple[Tensor, Tensor | None]:
@@ -155,16 +153,16 @@ class Projection(nn.Module):
 
 
 def pack(model: nn.Module, precision: torch.dtype = torch.float32) -> None:
-    """Prepare a model for predicting with products of that precision: from now on its weights must not change."""
+    """Prepare a model for prediction with products of this precision; weights must not change afterwards."""
     for module in model.modules():
         if isinstance(module, Projection) and module.adapters is None:
             module.pack(precision)
 
 
 def shallow_copy(model: Module, *, packed: bool = True) -> Module:
-    """A copy of the modules that shares parameters and buffers: changes to the copy do not reach other threads.
+    """Copy the modules but share parameters and buffers, so that changes to the copy do not affect other threads.
 
-    If not `packed`, products use the plain weights: operations on oneDNN's own order cannot be recorded.
+    `packed=False`: use plain weights, because operations on packed weights cannot be recorded.
     """
     memo: dict[int, Any] = {id(tensor): tensor for tensor in chain(model.parameters(), model.buffers())}
     for module in model.modules():
@@ -186,7 +184,7 @@ class Linear(Projection):
 
     def reset_parameters(self) -> None:
         nn.init.xavier_uniform_(self.weight)
-        if self.gain is not None:  # drawn again, so that a seed gives the same weights as in earlier versions
+        if self.gain is not None:  # a second draw, so that seeds give the same weights as in earlier versions
             nn.init.xavier_uniform_(self.weight, self.gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)

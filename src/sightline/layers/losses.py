@@ -1,13 +1,13 @@
-"""Base losses, as functions of features or logits.
+"""Cross entropy with label smoothing.
 
     loss = −(1 − ε) log p(y) − ε/V Σ_v log p(v),  p = softmax(W f + b)
 
-with label smoothing ε (Szegedy et al. 2016, §7), summed over all targets that are not padding. The same loss serves
-target tokens, masked tokens and labels; ε = 0 gives the negative log-likelihood. `cross_entropy` picks the kernel:
+with label smoothing ε (Szegedy et al. 2016, §7), summed over all targets that are not padding; ε = 0 gives the negative
+log-likelihood. `cross_entropy` chooses the kernel:
 
-- `ProjectedCrossEntropy` on the CPU: block by block, never holding all logits,
-- a Triton kernel on CUDA (kernels/cross_entropy.py), which reads the logits once forward and once backward,
-- `smoothed_cross_entropy`, the formula, everywhere else and in compiled graphs.
+- `ProjectedCrossEntropy` on the CPU: blocks of logits
+- kernels/cross_entropy.py on CUDA: reads the logits once forward and once backward
+- `smoothed_cross_entropy`, the formula: elsewhere and in compiled graphs
 
 Shapes: N targets, D features, V tokens or labels.
 """
@@ -24,15 +24,15 @@ from sightline.layers.kernels import supports_triton
 from sightline.layers.linear import add_product, blockwise_precision, product
 
 _PAD = 0  # default of ignore_index: the id of <pad> in every vocabulary
-_ROWS = 512  # rows of logits computed at a time on the CPU: enough for a fast product, few enough to stay in cache
-_SMALL = 1e-30  # below this probability float32 has too few digits for its logarithm
+_ROWS = 512  # rows of logits per block on the CPU: large enough for fast products, small enough for the cache
+_SMALL = 1e-30  # probabilities below this are too imprecise for a logarithm in float32
 
 
 class Loss(NamedTuple):
     """Sums over the targets of a batch that are not padding."""
 
-    total: Tensor  # label-smoothed cross entropy: what is minimized
-    nll: Tensor  # −log p of the targets: what is reported
+    total: Tensor  # the training loss
+    nll: Tensor  # −log p of the targets, for reports
     counts: Tensor | None = None  # tokens per expert and dropped tokens, for models with experts
     carried: dict[str, Tensor] | None = None  # final state of a language model, for the next batch
 
@@ -44,7 +44,7 @@ class Loss(NamedTuple):
 def cross_entropy(
     features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float, ignore_index: int = _PAD
 ) -> Loss:
-    """Loss of features (…, D) for targets (…,), by the fastest kernel for this device and precision."""
+    """Loss of features (…, D) for targets (…,), by the fastest kernel for the device and dtype."""
     features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)  # (N, D), (N,)
     precision = blockwise_precision(features, weight)
     if precision is not None:
@@ -66,8 +66,8 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: flo
     logits = logits if logits.dtype == torch.float64 else logits.float()
     real = targets != ignore_index
     lse = logits.logsumexp(-1)
-    right = logits.gather(-1, targets[..., None])[..., 0]
-    nll = ((lse - right) * real).sum()
+    target_logits = logits.gather(-1, targets[..., None])[..., 0]
+    nll = ((lse - target_logits) * real).sum()
     if label_smoothing == 0:
         return Loss(nll, nll.detach())
     uniform = ((lse - logits.mean(-1)) * real).sum()  # −1/V Σ_v log p(v)
@@ -75,12 +75,12 @@ def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: flo
 
 
 class ProjectedCrossEntropy(torch.autograd.Function):
-    """The same loss from features, without ever holding all logits: gradients are computed in the forward pass.
+    """The same loss by blocks of rows, with gradients computed in the forward pass, without storing all logits.
 
     For a block of rows x with logits l = x Wᵀ + b and p = softmax(l):
         loss = −(1 − ε) log p(y) − ε (mean(l) − lse(l)),  dl = p − (1 − ε) 1_y − ε/V.
-    The constant ε/V is never written into the (rows, V) block: its share of dx, dW and db has rank one and is added
-    once. Products use `precision`; everything else, sums included, uses the precision of the weight.
+    The terms of ε/V in dx, dW and db have rank one and are added at the end. Products use `precision`, everything else
+    the dtype of the weight.
     """
 
     @staticmethod
@@ -103,15 +103,15 @@ class ProjectedCrossEntropy(torch.autograd.Function):
         uniform = weight.new_zeros(())  # Σ (mean(l) − lse(l))
         for start in range(0, len(features), _ROWS):
             rows = slice(start, start + _ROWS)
-            x, right = inputs[rows], targets[rows, None]
+            x, labels = inputs[rows], targets[rows, None]
             logits = product(x, matrix, shift).to(weight.dtype)  # (rows, V)
-            target_logits = logits.gather(1, right)  # (rows, 1)
-            probabilities, target_logs = _softmax(logits, right)
+            target_logits = logits.gather(1, labels)  # (rows, 1)
+            probabilities, target_logs = _softmax(logits, labels)
             nll -= target_logs.sum()
             if smoothing:
                 lse = (target_logits - target_logs)[:, 0]
                 uniform += (((x.to(weight.dtype) @ weight_sum) + bias_sum) / size - lse).sum()
-            probabilities.scatter_add_(1, right, probabilities.new_full(right.shape, smoothing - 1.0))
+            probabilities.scatter_add_(1, labels, probabilities.new_full(labels.shape, smoothing - 1.0))
             grad_bias += probabilities.sum(0)
             grad = probabilities.to(precision)
             grad_features[rows] = product(grad, matrix.t())
@@ -130,17 +130,14 @@ class ProjectedCrossEntropy(torch.autograd.Function):
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor, Tensor | None, Tensor, None, None, None]:
         grad_features, grad_weight, grad_bias = ctx.saved_tensors
-        by_weight = None if grad_weight is None else grad_weight.mul_(grad)
-        return grad_features.mul_(grad), by_weight, grad_bias.mul_(grad), None, None, None
+        grad_weight = None if grad_weight is None else grad_weight.mul_(grad)
+        return grad_features.mul_(grad), grad_weight, grad_bias.mul_(grad), None, None, None
 
 
-def _softmax(logits: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """p (rows, V), and log p of the targets (rows, 1).
-
-    log p is the logarithm of p, which saves a pass over all logits, unless p is too small for that.
-    """
+def _softmax(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """p (rows, V), and log p of the labels (rows, 1): log_softmax is needed for very small p only."""
     probabilities = torch.softmax(logits, dim=-1)
-    chosen = probabilities.gather(1, right)
-    if bool(chosen.min() > _SMALL):
-        return probabilities, chosen.log()
-    return probabilities, torch.log_softmax(logits, dim=-1).gather(1, right)
+    label_probabilities = probabilities.gather(1, labels)
+    if bool(label_probabilities.min() > _SMALL):
+        return probabilities, label_probabilities.log()
+    return probabilities, torch.log_softmax(logits, dim=-1).gather(1, labels)

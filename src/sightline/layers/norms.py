@@ -1,6 +1,6 @@
 """Normalization and residual connections.
 
-Every norm takes `valid`, True at the real tokens of a padded tensor (None: all are real); only batch norm uses it.
+Norms take `valid`, True at real tokens of a padded tensor (None: all); only batch norm uses it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sightline.registry import Implementations
 
 
 class AffineNorm(nn.Module):
-    """Base of norms with a gain γ (`weight`) and a bias β, each learned or left out."""
+    """Base class of norms with an optional gain γ (`weight`) and an optional bias β."""
 
     def __init__(self, width: int, *, gain: bool, bias: bool) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class AffineNorm(nn.Module):
 
 
 class LayerNorm(AffineNorm):
-    """(x − μ) / σ · γ + β over the features of one token (Ba et al. 2016)."""
+    """(x − μ) / σ · γ + β with μ and σ over the features of each token (Ba et al. 2016)."""
 
     formula = "(x − μ) / σ · γ + β"
 
@@ -43,13 +43,13 @@ class LayerNorm(AffineNorm):
         super().__init__(width, gain=gain, bias=bias)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        if self.weight is None and self.bias is not None:  # PyTorch's kernel has no gradient for this in autocast
+        if self.weight is None and self.bias is not None:  # PyTorch's kernel has no gradient for this under autocast
             return nn.functional.layer_norm(x, (self.width,), None, None, 1e-5) + self.bias
         return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
 
 
 class RMSNorm(AffineNorm):
-    """x / rms(x) · γ (Zhang and Sennrich 2019). There is no β, whatever `bias` says."""
+    """x / rms(x) · γ (Zhang and Sennrich 2019). `bias` is ignored."""
 
     formula = "x / rms(x) · γ"
 
@@ -62,10 +62,10 @@ class RMSNorm(AffineNorm):
 
 
 class BatchNorm(AffineNorm):
-    """(x − μ) / σ · γ + β, μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
+    """(x − μ) / σ · γ + β with μ and σ of each feature over the real tokens of the batch (Ioffe and Szegedy 2015).
 
-    Padding does not count, so that padded and packed batches give the same; its outputs are zero. Running averages are
-    used at test, for a batch of one token, and where gain and bias are frozen: then the averages are frozen, too.
+    Outputs at padding are zero. Running averages are used in evaluation, for batches of one token, and if gain and bias
+    are frozen, which freezes the averages too.
     """
 
     formula = "(x − μ) / σ · γ + β"
@@ -96,7 +96,7 @@ class BatchNorm(AffineNorm):
         return bool(own) and not any(each.requires_grad for each in own)
 
     def _normalize(self, tokens: Tensor, learn: bool) -> Tensor:
-        """(N, D) → (N, D), in the precision of the averages: sums over a batch are too long for bfloat16."""
+        """(N, D) → (N, D), in the dtype of the averages: bfloat16 is too imprecise for sums over a batch."""
         return nn.functional.batch_norm(
             tokens.to(self.mean.dtype), self.mean, self.variance, self.weight, self.bias, learn, 0.1, 1e-5
         )
@@ -112,7 +112,7 @@ class NoNorm(nn.Module):
 
 
 class Residual(TapModule):
-    """Residual connection x + sublayer(x), normalized before the sublayer (`pre`), after the sum (`post`) or never."""
+    """Residual connection x + sublayer(x) with a norm before the sublayer (`pre`), after the sum (`post`) or none."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("prenorm", "add")
 
@@ -123,15 +123,14 @@ class Residual(TapModule):
         self.dropout = Dropout(dropout)
 
     def prenorm(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        """The input of the sublayer: x, normalized if `pre`."""
+        """The input of the sublayer: norm(x) if `pre`, else x."""
         return self.tap("normed", self.norm(x, valid), str(self.norm.formula)) if self.pre else x
 
     def add(self, x: Tensor, output: Tensor, valid: Tensor | None = None) -> Tensor:
-        """x + dropout(output), normalized if `post`: the output of the block.
+        """x + dropout(output), normalized if `post`.
 
-        In mixed precision a post-norm block keeps the sublayer's precision: each sum is normalized at once, so errors
-        do not accumulate, and half the memory is moved. A sum that is not normalized runs through the whole stack and
-        keeps the precision of the embeddings.
+        In mixed precision, post-norm blocks return the dtype of the sublayer, because normalized sums do not accumulate
+        errors; sums that are not normalized run through the whole stack and keep the dtype of the embeddings.
         """
         total = self.tap("sum", self.dropout.add(x, output), "x + sublayer(x)")
         if not self.post:
@@ -143,18 +142,17 @@ NORMS = Implementations("norm")
 
 
 def build_norm(recipe: NormConfig, width: int) -> nn.Module:
-    """The norm of a residual block: `Norm(width, gain, bias, **options)`."""
+    """Build the norm of a residual block: `Norm(width, gain, bias, **options)`."""
     if recipe.place == "none":
         return NoNorm()
-    norm: nn.Module = NORMS[recipe.kind](width, gain=recipe.gain, bias=recipe.bias, **recipe.options(NormConfig))
-    return norm
+    return NORMS[recipe.kind](width, gain=recipe.gain, bias=recipe.bias, **recipe.options(NormConfig))
 
 
 def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
-    """The norm after the last layer: the output of pre-norm blocks is a sum that is not normalized yet."""
+    """Build the norm after the last layer, which only pre-norm stacks have."""
     return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
 
 def build_residual(recipe: NormConfig, width: int, dropout: float) -> Residual:
-    """The residual connection around a sublayer."""
+    """Build the residual connection around a sublayer."""
     return Residual(build_norm(recipe, width), recipe.place, dropout)

@@ -1,6 +1,6 @@
-"""Recurrent layers: the formulas one step at a time, and PyTorch's fused kernels over whole sequences.
+"""Recurrent layers: one step by the formula, or whole sequences by PyTorch's fused kernels.
 
-Both use the same parameters, those of torch.nn.RNN, GRU and LSTM, and tests hold them equal.
+Both use the parameters of torch.nn.RNN, GRU and LSTM; tests compare them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ Hidden = tuple[Tensor, ...]  # (h,) for Elman and GRU, (h, c) for LSTM; each (B,
 
 
 def _no_tap(name: str, tensor: Tensor, formula: str) -> Tensor:
-    """The tap outside a recording."""
     return tensor
 
 
 def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """h_t = tanh(W₁ x_t + W_h h_{t−1}), given the two products (Elman 1990)."""
+    """h_t = tanh(W x_t + U h_{t−1}) (Elman 1990)."""
     return (tap("states", torch.tanh(inputs + recurrent), "tanh(W x_t + U h_t−1)"),)
 
 
 def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """r, z = σ(…), n = tanh(W_n x + r ∘ U_n h), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
+    """r, z = σ(W x + U h), n = tanh(W_n x + r ∘ U_n h), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
     reset_x, update_x, new_x = inputs.chunk(3, dim=-1)
     reset_h, update_h, new_h = recurrent.chunk(3, dim=-1)
     reset = tap("reset_gate", torch.sigmoid(reset_x + reset_h), "r = σ(W_r x_t + U_r h_t−1)")
@@ -40,7 +39,10 @@ def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_t
 
 
 def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """i, f, o = σ(U x + W h + b), c̃ = tanh(…), c_t = f∘c_{t−1} + i∘c̃, h_t = o∘tanh(c_t) (Hochreiter 1997)."""
+    """i, f, o = σ(W x + U h), g = tanh(W_g x + U_g h), c_t = f ∘ c_{t−1} + i ∘ g, h_t = o ∘ tanh(c_t).
+
+    (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.)
+    """
     i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
     i = tap("input_gate", torch.sigmoid(i), "i = σ(W_i x_t + U_i h_t−1)")
     f = tap("forget_gate", torch.sigmoid(f), "f = σ(W_f x_t + U_f h_t−1)")
@@ -51,12 +53,12 @@ def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_
 
 
 class CellStep(Protocol):
-    """One step of a cell from W x + b, U h + b' and the previous hidden state; or many steps at once."""
+    """One step of a cell: `inputs` W x + b, `recurrent` U h + b' and the previous hidden state → hidden state."""
 
     def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden: ...
 
 
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused kernel, step, tensors in the hidden state
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused kernel, step, size of the hidden state
     "elman": (nn.RNN, elman_step, 1),
     "gru": (nn.GRU, gru_step, 1),
     "lstm": (nn.LSTM, lstm_step, 2),
@@ -64,7 +66,7 @@ CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused k
 
 
 class Recurrence(TapModule):
-    """One recurrent layer over (B, T, ·), in one or both directions; each direction is `width` wide."""
+    """A recurrent layer over (B, T, ·) in one or both directions, each of `width` features."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("read", "read_through")
 
@@ -76,7 +78,7 @@ class Recurrence(TapModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Orthogonal recurrence, Xavier input, forget gates open (Jozefowicz et al. 2015)."""
+        """Orthogonal recurrent weights, Xavier input weights, forget bias 1 (Jozefowicz et al. 2015), by gate."""
         for name, parameter in self.rnn.named_parameters():
             if parameter.is_meta:
                 continue
@@ -92,7 +94,7 @@ class Recurrence(TapModule):
                     parameter.data[self.width : 2 * self.width] = 1.0
 
     def start(self, batch: int, like: Tensor) -> Hidden:
-        """Zeros (B, D) each: the initial hidden state."""
+        """The initial hidden state: zeros (B, D) each."""
         return tuple(like.new_zeros(batch, self.width) for _ in range(self.parts))
 
     def advance(self, x: Tensor, hidden: Hidden, direction: str = "") -> Hidden:
@@ -122,8 +124,8 @@ class Recurrence(TapModule):
     def _fused(self, x: Any, start: Any = None) -> Any:
         """PyTorch's kernel over all steps.
 
-        Under autocast cuDNN's runs in float16, whatever type was asked for (torch 2.11), and nothing scales the loss
-        so that small gradients survive that. So on CUDA a recurrence stays in float32 (its products in TF32).
+        In float32 on CUDA (with products in TF32): under autocast cuDNN uses float16 for any dtype (torch 2.11), which
+        loses small gradients without loss scaling.
         """
         device = (x.data if isinstance(x, PackedSequence) else x).device.type
         if device != "cuda" or not torch.is_autocast_enabled(device):
@@ -134,7 +136,7 @@ class Recurrence(TapModule):
             return self.rnn(x.to(torch.float32), start)
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
-        """The same step by step, by the formula."""
+        """`forward` step by step, by the formula."""
         if self.recorded:
             return self._recorded_steps(x, hidden)
         states = []
@@ -144,55 +146,47 @@ class Recurrence(TapModule):
         return torch.stack(states, dim=1), hidden
 
     def _recorded_steps(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, Hidden]:
-        """The same in a recording: all states step by step, then all gates at once, to be tapped."""
-        names = "backward." if direction else ""
-        start, every = hidden, [hidden]
+        """`forward` in a recording: states step by step, then gates of all steps at once for the taps."""
+        prefix = "backward." if direction else ""
+        hiddens = [hidden]
         for t in range(x.shape[1]):
-            every.append(self.advance(x[:, t], every[-1], direction))
-        states = torch.stack([after[0] for after in every[1:]], dim=1)
+            hiddens.append(self.advance(x[:, t], hiddens[-1], direction))
+        states = torch.stack([after[0] for after in hiddens[1:]], dim=1)
 
         def tap(name: str, tensor: Tensor, formula: str, operation: str = "", **operands: Any) -> Tensor:
-            if name == "states":  # the values computed step by step, explained by the gates
+            if name == "states":  # tap the values computed step by step, with the gates as operands
                 tensor, operation, operands = states, "shown_as", {"x": tensor}
-            return self.tap(names + name, tensor, formula, (), operation, operands)
+            return self.tap(prefix + name, tensor, formula, (), operation, operands)
 
         parameters = self.rnn._parameters
         inputs = tap("inputs", self._inputs(x, direction), "W x_t + b")  # (B, T, gates · D)
-        operands_before = {
+        operands = {
             "inputs": inputs,
             "weight": parameters[f"weight_hh_l0{direction}"],
             "bias": parameters[f"bias_hh_l0{direction}"],
-            "start": list(start),
+            "start": list(hidden),
             "cell": self.cell,
         }
+        names = zip(("state", "cell"), "hc", zip(*hiddens[:-1], strict=True), strict=False)
         before = tuple(
-            tap(
-                f"{name}_before",
-                torch.stack(parts, dim=1),
-                f"{sign}_t−1",
-                "states_before",
-                **operands_before,
-                part=part,
-            )
-            for part, (name, sign, parts) in enumerate(
-                zip(("state", "cell"), "hc", zip(*every[:-1], strict=True), strict=False)
-            )
+            tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "states_before", **operands, part=part)
+            for part, (name, sign, parts) in enumerate(names)
         )
         recurrent = tap("recurrent", self._recurrent(before[0], direction), "U h_t−1 + b")
-        return self.step(inputs, recurrent, before, tap)[0], every[-1]
+        return self.step(inputs, recurrent, before, tap)[0], hiddens[-1]
 
     def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
-        """Forwards, each sequence to its own end: (B, T, ·) → states (B, T, D), hidden state after its last token."""
+        """Read sequences forwards: (B, T, ·) → states (B, T, D), hidden state after the last token of each."""
         states, final = self._read_steps(x, layout)
         return states, tuple(part[0] for part in final)
 
     def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Whole sequences of different lengths: (B, T, ·) → states (B, T, D·directions), final (B, D·directions)."""
+        """Encode sequences: (B, T, ·) → states (B, T, D·directions), final states (B, D·directions)."""
         states, final = self._read(x, layout)
         return self.tap("output", states, "h_1 … h_S"), final
 
     def _read_recorded(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """`_read` in a recording, step by step."""
+        """`_read` in a recording."""
         start = self.start(len(x), x)
         ends = layout.lengths.clamp(min=1).to(x.device)[:, None, None].expand(-1, 1, self.width) - 1
         parts, finals = [], []
@@ -210,9 +204,9 @@ class Recurrence(TapModule):
         return states, final[0].transpose(0, 1).flatten(1)
 
     def _read_steps(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
-        """PyTorch's kernel over real tokens: (B, T, ·) → states (B, T, D·dir), then zeros; final (dir, B, D).
+        """PyTorch's kernel over real tokens: (B, T, ·) → states (B, T, D·dir), zeros at padding; final (dir, B, D).
 
-        Replaces `pack_padded_sequence` and `pad_packed_sequence`, which copy step by step and on CUDA synchronize.
+        Faster than `pack_padded_sequence` and `pad_packed_sequence`, which copy step by step and synchronize on CUDA.
         """
         if layout.full:
             states, final = self._fused(x)
@@ -226,7 +220,7 @@ class Recurrence(TapModule):
 
 
 class BackwardRecurrence(Recurrence):
-    """One recurrent layer that reads each sequence backwards."""
+    """A recurrent layer that reads each sequence backwards."""
 
     def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         states, final = super()._read(reverse_sequences(x, layout), layout)
@@ -234,19 +228,17 @@ class BackwardRecurrence(Recurrence):
 
 
 def reverse_sequences(x: Tensor, layout: Layout) -> Tensor:
-    """(B, T, D) with the tokens of each sequence in reverse order; padding stays in place."""
+    """Reverse the tokens of each sequence (B, T, D); padding stays at the end."""
     positions, lengths = torch.arange(x.shape[1], device=x.device), layout.lengths.to(x.device)[:, None]
     order = torch.where(positions < lengths, lengths - 1 - positions, positions)  # (B, T)
     return x.gather(1, order[:, :, None].expand_as(x))
 
 
-RESIDUAL_FROM = (
-    2  # the first layer with a residual connection, counted from 0: "the third from the bottom" (Wu et al. 2016)
-)
+RESIDUAL_FROM = 2  # first layer (from 0) with a residual connection: "the third from the bottom" (Wu et al. 2016)
 
 
 class SkipConnection(nn.Module):
-    """None: the next layer reads the output h of the recurrence alone."""
+    """No skip connection: the next layer reads the output h of the recurrence."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         """Input x (…, I) and output h (…, D) of the recurrence → (…, D)."""
@@ -254,14 +246,14 @@ class SkipConnection(nn.Module):
 
 
 class ResidualConnection(SkipConnection):
-    """h + x: the layer learns what to add to its input (Wu et al. 2016, eq. 6)."""
+    """h + x (Wu et al. 2016, eq. 6)."""
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         return h + x
 
 
 class FastForwardConnection(SkipConnection):
-    """W_f [x ; h]: a path from the input to the top with no nonlinearity and no recurrence on it (Zhou et al. 2016)."""
+    """W_f [x ; h]: a linear path from the input to the top of the stack (Zhou et al. 2016)."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -272,7 +264,7 @@ class FastForwardConnection(SkipConnection):
 
 
 def build_skip_connection(kind: str, number: int, inputs: int, width: int) -> SkipConnection:
-    """The skip connection over layer `number`, counted from 0, which reads `inputs` features."""
+    """Build the skip connection of layer `number` (from 0), which reads `inputs` features."""
     if kind == "fast-forward":
         return FastForwardConnection(inputs, width)
     return ResidualConnection() if kind == "residual" and number >= RESIDUAL_FROM else SkipConnection()
