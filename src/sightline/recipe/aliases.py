@@ -88,7 +88,7 @@ def current_name(path: KeyPath) -> KeyPath:
 
 def with_current_names(values: Any) -> Any:
     """The content of a recipe with old names replaced by present ones; the argument is unchanged."""
-    document = Located(values)
+    document = Located(_copy(values))
     rename_keys(document, silent=True)
     return document.value
 
@@ -98,13 +98,9 @@ def warn_renamed(place: str, old: str, new: str) -> None:
     warnings.warn(RenamedKey(f"{place}: {old} is now called {new}; the old name will be removed"), stacklevel=3)
 
 
-def _ignore(place: str, old: str, new: str) -> None:
-    """The recipe of a finished run is not the user's to edit."""
-
-
 def rename_keys(document: Located, *, silent: bool = False) -> bool:
-    """Replace old names in a document, with their places, and warn of each; whether `start_from` was one of them."""
-    warn = _ignore if silent else warn_renamed
+    """Replace old names in a document, with their places, and warn of each; True if `start_from` was one of them."""
+    warn = (lambda place, old, new: None) if silent else warn_renamed
     keys = list(_old_keys(document.value))
     for old, new in keys:
         _move(document, old, new)
@@ -112,14 +108,14 @@ def rename_keys(document: Located, *, silent: bool = False) -> bool:
     for path in _matches(document.value, ("model", "*", "attention")):
         _rename_score(document, path, warn)
     for path, value in list(_old_values(document.value)):
-        old_value = _get(document.value, path)
-        document.value = _with(document.value, path, value)
-        warn(document.place(path), f"{dotted(path)}: {old_value}", value)
+        section, key = _get(document.value, path[:-1]), path[-1]
+        warn(document.place(path), f"{dotted(path)}: {section[key]}", value)
+        section[key] = value
     return any(old[-1] == "start_from" for old, _ in keys)
 
 
 def _old_keys(values: Any) -> Iterator[tuple[KeyPath, KeyPath]]:
-    """Where old keys stand, and where they belong; a rename may depend on the one before it."""
+    """The paths of old keys, each with its present path; a rename may depend on the one before it."""
     for old, new in KEYS.items():
         for path in _matches(values, tuple(old.split("."))):
             stars = iter([key for part, key in zip(old.split("."), path, strict=True) if part == "*"])
@@ -150,27 +146,26 @@ def _rename_score(document: Located, path: KeyPath, warn: Callable[[str, str, st
     name = _HEAD_SCORES[kind][0 if scaled else 1]
     if section.keys() & {"kind", "scaled"}:
         old = f"{dotted(path)}: kind: {kind}, scaled: {str(scaled).lower()}"
-        warn(document.place((*path, "scaled" if "scaled" in section else "kind")), old, f"kind: {name}")
-        others = {key: value for key, value in section.items() if key not in ("kind", "scaled")}
-        document.value = _with(document.value, path, {"kind": name, **others})
-        if "kind" not in section:
-            document.places[(*path, "kind")] = document.place((*path, "scaled"))
+        place = document.place((*path, "scaled" if "scaled" in section else "kind"))
+        warn(place, old, f"kind: {name}")
+        document.places.setdefault((*path, "kind"), place)
+        section.pop("scaled", None)
+        section["kind"] = name
 
 
 def _move(document: Located, old: KeyPath, new: KeyPath) -> None:
-    value, place = _get(document.value, old), document.place(old)
+    place, value = document.place(old), _get(document.value, old[:-1]).pop(old[-1])
     if value is not None and new in document.places:
         document.problems.append(
             f"{place}: {dotted(old)} is the old name of {dotted(new)}, which is given too; keep one"
         )
-    document.value = _without(document.value, old)
-    # a null said nothing where another section took the key over; within its section it is a value like others
-    if (value is not None or old[:-1] == new[:-1]) and isinstance(_get(document.value, new[:-1]), dict):
-        if new[-1] not in _get(document.value, new[:-1]):
-            document.value = _with(document.value, new, value)
+    # null has no meaning where another section took the key over; within its section it is a value like others
+    kept, section = value is not None or old[:-1] == new[:-1], _get(document.value, new[:-1])
+    if kept and isinstance(section, dict):
+        section.setdefault(new[-1], value)
     for path in [path for path in document.places if path[: len(old)] == old]:
         place = document.places.pop(path)
-        if value is not None or old[:-1] == new[:-1]:
+        if kept:
             document.places.setdefault((*new, *path[len(old) :]), place)
 
 
@@ -198,21 +193,8 @@ def _get(values: Any, path: KeyPath) -> Any:
     return values
 
 
-def _with(values: Any, path: KeyPath, value: Any) -> Any:
-    """A copy with another value at a path."""
-    if not path:
-        return value
-    key, rest = path[0], path[1:]
-    if isinstance(values, list | tuple):
-        return [_with(item, rest, value) if number == key else item for number, item in enumerate(values)]
-    return {**values, key: _with(values.get(key), rest, value)}
-
-
-def _without(values: Any, path: KeyPath) -> Any:
-    """A copy without the key at a path."""
-    if len(path) == 1:
-        return {key: value for key, value in values.items() if key != path[0]}
-    key, rest = path[0], path[1:]
-    if isinstance(values, list | tuple):
-        return [_without(item, rest) if number == key else item for number, item in enumerate(values)]
-    return {**values, key: _without(values[key], rest)}
+def _copy(values: Any) -> Any:
+    """A copy of nested mappings and lists."""
+    if isinstance(values, dict):
+        return {key: _copy(value) for key, value in values.items()}
+    return [_copy(item) for item in values] if isinstance(values, list | tuple) else values
