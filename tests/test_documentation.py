@@ -13,7 +13,7 @@ import typer
 from documented import PAGES, ROOT, Said, commands, fenced, headers, name, spans
 from sightline.cli.app import app
 from sightline.recipe import Recipe
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.loading import load_recipe, shipped_recipes
 from sightline.recipe.schema import alternatives, sections
 from sightline.recipe.yaml import read_yaml

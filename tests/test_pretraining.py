@@ -28,7 +28,7 @@ from sightline.models.build import build_model
 from sightline.models.heads import Tagger
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding, Recipe
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.run import Run
 from sightline.run_folder import RunError
 from sightline.tasks.losses import batch_loss

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.loading import RecipeError, load_recipe
 from sightline.training.resolve import open_recipe
 from task_cases import LSTM, TRANSFORMER, WRITER, case, write

@@ -28,7 +28,7 @@ from sightline.models.convolutional.convs2s import GatedBlock
 from sightline.models.protocol import Memory
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.model import ModelConfig
 
 WIDTH, END = 8, 3

@@ -19,7 +19,7 @@ from sightline.models.gradient_checkpointing import enable_gradient_checkpointin
 from sightline.models.language_model import LanguageModel
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.model import ModelConfig
 from sightline.training import train as experiment
 

@@ -18,7 +18,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Recipe, Training
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.training import GuidedAlignment
 from sightline.run import Run
 from sightline.tasks.losses import batch_loss

@@ -182,7 +182,7 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
 )
 def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, Any], message: str) -> None:
     from sightline.recipe import Recipe
-    from sightline.recipe.conflicts import check_trainable
+    from sightline.recipe.checks import check_trainable
 
     dates = {"kind": "dates", "split": "train", "examples": 1}
     recipe = {
@@ -210,7 +210,7 @@ FEW = {"count": 2, "top_k": 1, "hidden": 4}
 def test_two_passes_without_anything_random_between_them_are_refused(changed: dict[str, Any], agree: bool) -> None:
     """Experts are chosen with noise in training, so their passes differ without dropout too."""
     from sightline.recipe import Recipe
-    from sightline.recipe.conflicts import check_trainable
+    from sightline.recipe.checks import check_trainable
 
     plain = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
     dates = {"kind": "dates", "split": "train", "examples": 1}

@@ -1,8 +1,4 @@
-"""Settings that exclude each other: one table of (A, B, reason, remedy), and the checks that do not fit into it.
-
-`check` is run wherever a recipe is read. `check_trainable` is run before a training alone: a finished run that was
-trained before one of its rules existed still loads.
-"""
+"""Settings that exclude each other: one table of (A, B, reason, remedy). Checks of values are in checks.py."""
 
 from __future__ import annotations
 
@@ -11,14 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sightline.recipe.data import Clean
 from sightline.recipe.model import ModelConfig
-from sightline.recipe.tasks import tasks
 from sightline.recipe.tokenizer import WHOLE_WORDS, AnyTokenizer
 
 if TYPE_CHECKING:
     from sightline.recipe.decoding import Decoding
     from sightline.recipe.recipe import Recipe
-
-_SPECIALS = 4  # of every vocabulary: padding, unknown, start, end
 
 
 def copies_words(model: ModelConfig, tokenizer: AnyTokenizer) -> bool:
@@ -63,6 +56,7 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
     "separate vocabularies": lambda recipe: recipe.task_spec.maps_text and not recipe.tokenizer.shared,
     "data.noise of a seq2seq model": lambda recipe: recipe.task_spec.maps_text and recipe.data.noise is not None,
     "n-gram counts": lambda recipe: recipe.model.counted,
+    "a loss of its own": lambda recipe: recipe.training.loss.kind != "cross-entropy",
     "a carried state": lambda recipe: (
         recipe.task_spec.continues_text
         and recipe.model.decoder is not None
@@ -236,6 +230,7 @@ TRAINING_CONFLICTS = (  # checked before a training
         _LEAVE_OUT,
     ),
     Conflict("training.rdrop", "training.reward", "they are two objectives"),
+    Conflict("training.rdrop", "a loss of its own", "it computes the cross entropy of two passes, not training.loss"),
     Conflict(
         "training.rdrop",
         "a carried state",
@@ -284,16 +279,19 @@ TRAINING_CONFLICTS = (  # checked before a training
 )
 
 
-def check(recipe: Recipe) -> None:
+def check_conflicts(recipe: Recipe, conflicts: Sequence[Conflict] = CONFLICTS) -> None:
     """Refuse a recipe whose settings exclude each other."""
-    _check_noise(recipe)
-    _refuse(recipe, CONFLICTS)
+    for conflict in conflicts:
+        if _holds(conflict.one, recipe) and _holds(conflict.other, recipe):
+            names = _named(conflict.one, recipe), _named(conflict.other, recipe)
+            texts = (text.format(recipe=recipe, spec=recipe.task_spec) for text in (conflict.reason, conflict.remedy))
+            raise ValueError(_message(*names, *texts))
 
 
 def check_decoding(recipe: Recipe, options: Decoding) -> None:
-    """The same for other decoding options than those of the recipe."""
+    """Refuse decoding options that exclude settings of the recipe."""
     changed = recipe.model_copy(update={"decoding": options})
-    _refuse(changed, [each for each in CONFLICTS if each.one.startswith("decoding.")])
+    check_conflicts(changed, [each for each in CONFLICTS if each.one.startswith("decoding.")])
 
 
 def check_copied_words(replace_unknown: str, forbid: Sequence[str]) -> None:
@@ -302,35 +300,6 @@ def check_copied_words(replace_unknown: str, forbid: Sequence[str]) -> None:
         if value and value != "none":
             conflict = next(each for each in CONFLICTS if each[:2] == (key, "whole words that are copied"))
             raise ValueError(_message(_quoted(key, value), *conflict[1:]))
-
-
-def check_trainable(recipe: Recipe) -> None:
-    """Refuse what cannot be trained, and keys without effect."""
-    _refuse(recipe, TRAINING_CONFLICTS)
-    if recipe.training.stopping.monitor == "reward" and recipe.training.reward is None:
-        raise ValueError(
-            "training.stopping.monitor: reward needs training.reward; add that section, or set monitor: loss"
-        )
-    if recipe.data.noise is not None and recipe.training.batches.context < 8:
-        raise ValueError(
-            f"training.batches.context ({recipe.training.batches.context}) leaves too little text to corrupt; raise it "
-            f"to 8 or more"
-        )
-    _check_guided_head(recipe)
-    _check_sources(recipe)
-    _check_positions(recipe)
-    _check_gates(recipe)
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
-
-
-def _refuse(recipe: Recipe, conflicts: Sequence[Conflict]) -> None:
-    for conflict in conflicts:
-        if _holds(conflict.one, recipe) and _holds(conflict.other, recipe):
-            names = _named(conflict.one, recipe), _named(conflict.other, recipe)
-            texts = (text.format(recipe=recipe, spec=recipe.task_spec) for text in (conflict.reason, conflict.remedy))
-            raise ValueError(_message(*names, *texts))
 
 
 def _message(one: str, other: str, reason: str, remedy: str) -> str:
@@ -376,87 +345,3 @@ def _settings(section: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _settings(value)
         else:
             yield key, value
-
-
-# --- checks of values -------------------------------------------------------------------------------------------------
-
-
-def _check_noise(recipe: Recipe) -> None:
-    """Whether the task learns to undo this noise, and the vocabulary has room for its marks."""
-    noise, spec = recipe.data.noise, recipe.task_spec
-    if noise is None:
-        if spec.noise:
-            raise ValueError(f"{spec} learns to undo noise; add data.noise: {{kind: {spec.noise[0]}}}")
-        return
-    if noise.kind not in spec.noise:
-        fits = next((each.name for each in tasks().values() if noise.kind in each.noise), None)
-        fits = f"is for task: {fits}, not" if fits else "is not for task:"
-        raise ValueError(f"data.noise.kind: {noise.kind} {fits} {recipe.task}; change one of them")
-    size, marks = recipe.tokenizer.size, len(noise.marks)
-    if size <= _SPECIALS + marks:  # one mark fits into every size; many do not
-        raise ValueError(
-            f"tokenizer.size ({size}) has no room for text beside data.noise.sentinels ({marks}) and {_SPECIALS} "
-            f"specials; raise it, or lower data.noise.sentinels"
-        )
-
-
-def _check_guided_head(recipe: Recipe) -> None:
-    """Whether the guided head exists."""
-    guide, decoder = recipe.training.guided_alignment, recipe.model.decoder
-    if guide is None or decoder is None:
-        return
-    layers, heads = decoder.attention_layers, decoder.attention_heads
-    for key, value, count in (("layer", guide.place(layers), layers), ("head", guide.head, heads)):
-        if value >= count:
-            raise ValueError(
-                f"training.guided_alignment.{key} is {value}, and there are {count}, counted from 0; lower it"
-            )
-
-
-def _check_sources(recipe: Recipe) -> None:
-    """Whether sources have pairs where pairs are learned from, and no options for pairs where they have none."""
-    data = recipe.data
-    named = {f"data.train.{number}": source for number, source in enumerate(data.train)}
-    named |= {"data.validation": data.validation, **{f"data.tests.{name}": each for name, each in data.tests.items()}}
-    for key, source in named.items():
-        if not source.one_sided:
-            continue
-        if not recipe.of_text:
-            raise ValueError(
-                f"{key}.kind: {source.kind} is text without a source side, and {recipe.task_spec} learns from pairs; "
-                f"use text, tsv or jsonl, or task: language-model"
-            )
-        if data.swap:
-            raise ValueError(f"data.swap: true has no sides to exchange in {key}, of kind: {source.kind}; leave it out")
-        if source.share is not None:
-            raise ValueError(
-                f"{key}.share goes by a hash of the source side, and kind: {source.kind} has none, so all or nothing "
-                f"would be kept; take a part of the text by {key}.part"
-            )
-    weights = [source.weight for source in data.train]
-    if recipe.model.counted and any(weight != 1.0 for weight in weights):
-        raise ValueError(
-            f"weights ({', '.join(map(str, weights))}) of data.train: model.decoder.kind: ngram counts every text "
-            f"once; leave the weights out"
-        )
-
-
-def _check_positions(recipe: Recipe) -> None:
-    """Whether learned positions reach as far as the longest sequence of the training."""
-    longest, what = recipe.longest_sequence()
-    for side, body in recipe.model.bodies.items():
-        if body.max_positions is not None and body.max_positions < longest:
-            raise ValueError(
-                f"model.{side}.positions.max_positions ({body.max_positions}) is less than {what} ({longest}); raise "
-                f"it, or lower that"
-            )
-
-
-def _check_gates(recipe: Recipe) -> None:
-    """Whether the gates of experts have a gradient: from their weights, or from the loss on their load."""
-    for side, body in recipe.model.bodies.items():
-        if body.mixture is not None and body.mixture.top_k == 1 and not body.mixture.load:
-            raise ValueError(
-                f"model.{side}: with experts.top_k: 1 and experts.load: 0 nothing teaches the gates, since one expert "
-                f"always has all of a token; raise experts.top_k, or experts.load (with experts.noise: true)"
-            )

@@ -1,4 +1,4 @@
-"""The whole recipe, and whether its sections fit each other; whether it can be trained: trainable.py."""
+"""The whole recipe, and the differences between two recipes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,16 @@ from typing import Any
 from pydantic import Field, ModelWrapValidatorHandler, model_validator
 
 from sightline.recipe.aliases import with_current_names
-from sightline.recipe.conflicts import check, check_decoding
+from sightline.recipe.checks import check_recipe
+from sightline.recipe.conflicts import check_decoding
 from sightline.recipe.data import Data, longest_input
 from sightline.recipe.decoding import Decoding, Evaluation
 from sightline.recipe.defaults import with_model
 from sightline.recipe.model import ModelConfig
 from sightline.recipe.schema import Section
-from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, suits, task_spec
+from sightline.recipe.tasks import TaskName, TaskSpec, spec_of_values, task_spec
 from sightline.recipe.tokenizer import AnyTokenizer, BpeTokenizer
 from sightline.recipe.training import Training
-
-_EXAMPLES = {  # of parts that a task needs, as a recipe writes them
-    "encoder": "encoder: {kind: transformer, layers: 4}",
-    "decoder": "decoder: {kind: transformer, layers: 4}",
-    "pooling": "pooling: {kind: mean}",
-}
 
 
 class Recipe(Section):
@@ -69,9 +64,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _parts_fit(self) -> Recipe:
-        self._check_task()
-        check(self)
-        self._check_decoder()
+        check_recipe(self)
         return self
 
     @property
@@ -129,42 +122,6 @@ class Recipe(Section):
     def longest_input(self) -> int:
         """The most tokens of an input that a model of this recipe is asked to read (`predict --max-input-length`)."""
         return longest_input(max(self.longest_sequence()[0], self.data.clean.truncate_source or 0))
-
-    def _check_task(self) -> None:
-        """Whether the model has the parts of the task, and the metrics are its own."""
-        spec = self.task_spec
-        present = {part for part in ("encoder", "decoder", "pooling") if getattr(self.model, part) is not None}
-        if missing := sorted(spec.needs - present):
-            raise ValueError(
-                f"{spec} needs model.{missing[0]}; write, for example, {_EXAMPLES[missing[0]]} under model "
-                f"(`sightline recipes keys model.{missing[0]}` lists what it may be)"
-            )
-        if extra := sorted(present - spec.allows):
-            raise ValueError(f"{spec} has no use for model.{extra[0]}; leave it out, or change the task")
-        if wrong := [name for name in self.evaluation.metrics if not suits(name, spec)]:
-            raise ValueError(f"evaluation.metrics: {wrong[0]} is not for {spec}; use {', '.join(spec.metrics)}")
-
-    def _check_decoder(self) -> None:
-        """Whether a decoder has the encoder it needs, and can write outputs of the least length."""
-        decoder, alone = self.model.decoder, self.model.encoder is None
-        if decoder is None:
-            return
-        if decoder.counted and not self.task_spec.continues_text:
-            raise ValueError(
-                "model.decoder.kind: ngram counts text and cannot look at a source; use it with task: language-model"
-            )
-        if alone and decoder.needs_encoder:
-            raise ValueError(
-                f"model.decoder.attention.kind: {decoder.attention_kind} has no encoder to look at; set it to none"
-            )
-        if alone and self.task_spec.maps_text and self.model.tie != "all":
-            raise ValueError("a decoder that reads the source too has one embedding; set model.tie: all")
-        least, room = self.decoding.min_length, decoder.max_positions
-        if self.task_spec.maps_text and not alone and room is not None and least >= room:
-            raise ValueError(
-                f"decoding.min_length ({least}) leaves no room for an end mark below "
-                f"model.decoder.positions.max_positions ({room}); lower it, or raise that"
-            )
 
 
 def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sightline.data.locate import load_run_recipe, with_absolute_folder
 from sightline.recipe import Recipe
-from sightline.recipe.conflicts import check_trainable
+from sightline.recipe.checks import check_trainable
 from sightline.recipe.loading import RecipeError, load_recipe
 
 
