@@ -1,8 +1,8 @@
 """The recipe: one YAML file that describes a whole experiment.
 
 Each section is a frozen pydantic model; the parts of a model (encoder, decoder, attention, positions, ...) are
-discriminated unions on `kind`, so a recipe is put together, not flagged. Unknown keys fail with the nearest right
-key and the line they stand on. `files` reads, overrides and saves.
+discriminated unions on `kind`. An unknown key is an error with its line and the nearest valid key. `loading.py` reads,
+overrides and saves recipes.
 """
 
 from __future__ import annotations

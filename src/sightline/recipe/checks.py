@@ -48,7 +48,7 @@ def check_trainable(recipe: Recipe) -> None:
 
 
 def _check_task(recipe: Recipe) -> None:
-    """Whether the model has the parts of the task, and the metrics are its own."""
+    """The model must have the parts of the task, and the metrics must suit it."""
     spec = recipe.task_spec
     present = {part for part in ("encoder", "decoder", "pooling") if getattr(recipe.model, part) is not None}
     if missing := sorted(spec.needs - present):
@@ -63,7 +63,7 @@ def _check_task(recipe: Recipe) -> None:
 
 
 def _check_decoder(recipe: Recipe) -> None:
-    """Whether a decoder has the encoder it needs, and can write outputs of the least length."""
+    """A decoder must have the encoder it needs, and room for outputs of the minimum length."""
     decoder, alone = recipe.model.decoder, recipe.model.encoder is None
     if decoder is None:
         return
@@ -86,7 +86,7 @@ def _check_decoder(recipe: Recipe) -> None:
 
 
 def _check_noise(recipe: Recipe) -> None:
-    """Whether the task learns to undo this noise, and the vocabulary has room for its marks."""
+    """The task must learn to undo this noise, and the vocabulary must have room for its marks."""
     noise, spec = recipe.data.noise, recipe.task_spec
     if noise is None:
         if spec.noise:
@@ -105,7 +105,6 @@ def _check_noise(recipe: Recipe) -> None:
 
 
 def _check_guided_head(recipe: Recipe) -> None:
-    """Whether the guided head exists."""
     guide, decoder = recipe.training.guided_alignment, recipe.model.decoder
     if guide is None or decoder is None:
         return
@@ -118,7 +117,7 @@ def _check_guided_head(recipe: Recipe) -> None:
 
 
 def _check_sources(recipe: Recipe) -> None:
-    """Whether sources have pairs where pairs are learned from, and no options for pairs where they have none."""
+    """Sources must have pairs if the task learns from pairs, and no options for pairs if they have none."""
     data = recipe.data
     named = {f"data.train.{number}": source for number, source in enumerate(data.train)}
     named |= {"data.validation": data.validation, **{f"data.tests.{name}": each for name, each in data.tests.items()}}
@@ -146,7 +145,7 @@ def _check_sources(recipe: Recipe) -> None:
 
 
 def _check_positions(recipe: Recipe) -> None:
-    """Whether learned positions reach as far as the longest sequence of the training."""
+    """Learned positions must reach as far as the longest training sequence."""
     longest, what = recipe.longest_sequence()
     for side, body in recipe.model.bodies.items():
         if body.max_positions is not None and body.max_positions < longest:
@@ -157,7 +156,7 @@ def _check_positions(recipe: Recipe) -> None:
 
 
 def _check_gates(recipe: Recipe) -> None:
-    """Whether the gates of experts have a gradient: from their weights, or from the loss on their load."""
+    """The gates of experts must have a gradient: from their weights, or from the loss on their load."""
     for side, body in recipe.model.bodies.items():
         if body.mixture is not None and body.mixture.top_k == 1 and not body.mixture.load:
             raise ValueError(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def copies_words(model: ModelConfig, tokenizer: AnyTokenizer) -> bool:
-    """Whether whole words that are in no vocabulary can be copied."""
+    """True if the model can copy whole words that are not in the vocabulary."""
     return bool(model.copying) and tokenizer.kind in WHOLE_WORDS
 
 

@@ -221,7 +221,7 @@ class Direction(NamedTuple):
     writes: frozenset[str]
 
     def is_turned(self, other: Direction) -> bool:
-        """Whether each writes what the other reads, and they share nothing else."""
+        """True if each writes what the other reads, and they share nothing else."""
         crossed = self.reads & other.writes and self.writes & other.reads
         return bool(crossed) and not (self.reads & other.reads or self.writes & other.writes)
 

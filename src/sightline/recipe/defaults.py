@@ -37,7 +37,7 @@ class TextSize:
     target_characters: int
     alphabet: int  # distinct characters of both sides
     copied: float  # share of rare target words that are also in their source
-    spans: bool = False  # whether the target words are B-, I- and O tags, which mark spans
+    spans: bool = False  # the target words are B-, I- and O tags, which mark spans
 
     @property
     def words(self) -> int:
@@ -82,7 +82,7 @@ def fill_in(recipe: Recipe, text: TextSize) -> tuple[Recipe, dict[str, Any]]:
 
 
 def _is_open(recipe: Recipe, key: str) -> bool:
-    """Whether a key exists in this recipe, and is not set."""
+    """True if a key exists in this recipe and is not set."""
     section: Any = recipe
     given = True
     for name in key.split("."):
@@ -238,7 +238,7 @@ def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
 
 
 def _metrics(recipe: Recipe, text: TextSize) -> tuple[str, ...]:
-    """Most tags that mark spans are O, so token accuracy says little about the spans."""
+    """Span F1 for tags that mark spans: most of them are O, so token accuracy is uninformative."""
     return ("span-f1", "token-accuracy") if text.spans else recipe.evaluation.metrics
 
 

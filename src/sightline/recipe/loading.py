@@ -97,7 +97,7 @@ def change_sections(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def _decides_inheritance(key: tuple[str, ...]) -> bool:
-    """Whether an override decides which run a model is initialized from, or what is inherited from it."""
+    """True if an override changes the run a model is initialized from, or what is inherited from it."""
     return key in (("task",), ("model",)) or key[:2] == ("model", "init_from")
 
 
@@ -150,7 +150,7 @@ def _validated(document: Located, path: Path, run: Path | None = None) -> Recipe
 
 
 def _follows(details: Any) -> bool:
-    """Whether this error only says that a list is too short without the items that other errors are about."""
+    """True if a list is too short only because other errors removed items from it."""
     return bool(details["type"] == "too_short" and len(details["input"]) >= details["ctx"]["min_length"])
 
 

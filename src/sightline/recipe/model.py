@@ -20,9 +20,9 @@ Part = Literal["encoder", "decoder", "embeddings", "head"]
 
 
 class BodyConfig(Section):
-    """Base of the configs of encoders and decoders. What recipes, training and decoding must know of an architecture.
+    """Base of the configs of encoders and decoders: the properties of an architecture that other packages read.
 
-    The class attributes and properties have defaults that suit a plain stack of layers.
+    The defaults suit a plain stack of layers.
     """
 
     recurrent: ClassVar[bool] = False  # has a state that a language model can carry from window to window
@@ -50,12 +50,12 @@ class BodyConfig(Section):
 
     @property
     def needs_encoder(self) -> bool:
-        """Whether a decoder cannot do without an encoder."""
+        """A decoder that does not work without an encoder."""
         return False
 
     @property
     def reads_backwards(self) -> bool:
-        """Whether the state of an encoder's first token depends on all tokens."""
+        """The state of an encoder's first token depends on all tokens."""
         return True
 
     @property
@@ -70,7 +70,7 @@ class BodyConfig(Section):
 
     @property
     def fits_packed_kernels(self) -> bool:
-        """Whether CUDA kernels for packed batches compute all of its attention."""
+        """CUDA kernels for packed batches compute all of its attention."""
         return True
 
     def layer_width(self, width: int) -> int:
@@ -302,7 +302,7 @@ class AdaptersConfig(Section):
 
 
 class PoolingConfig(Section):
-    """From the states of a sequence to one vector, and through a small network to the classes."""
+    """Pool the states of a sequence into one vector, which a small network maps to the classes."""
 
     kind: Literal["last", "mean", "max", "class"] = Field(
         "mean", description="last: the state of the last token; class: that of a class token at the front"
@@ -312,7 +312,7 @@ class PoolingConfig(Section):
 
 
 class CharacterCNNConfig(Section):
-    """Token embeddings get a second part, made of the token's characters by a convolution and a maximum over it."""
+    """Concatenate to each token embedding a max-pooled convolution over the characters of the token."""
 
     width: int = Field(64, ge=1, description="of a character embedding")
     channels: int = Field(256, ge=1, description="filters of the convolution")
@@ -355,7 +355,7 @@ class ModelConfig(Section):
     )
     adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters on the weights of init_from")
     character_cnn: CharacterCNNConfig | None = Field(
-        None, description="of a classifier or tagger: embed the characters of tokens too"
+        None, description="classifiers and taggers: embed the characters of tokens too"
     )
     copying: bool | Literal["exact"] = Field(
         False,
@@ -379,17 +379,17 @@ class ModelConfig(Section):
 
     @property
     def counted(self) -> bool:
-        """Whether it counts n-grams instead of following gradients."""
+        """True for an n-gram model, which counts its text instead of following gradients."""
         return self.decoder is not None and self.decoder.counted
 
     @property
     def has_attention(self) -> bool:
-        """Whether a decoder attends to an encoder."""
+        """True if a decoder attends to an encoder."""
         return self.encoder is not None and self.decoder is not None and self.decoder.attention_layers > 0
 
     @property
     def has_transformer_layers(self) -> bool:
-        """Whether the encoder or the decoder is made of Transformer layers."""
+        """True if the encoder or the decoder has Transformer layers."""
         return any(body.has_transformer_layers for body in self.bodies.values())
 
     @model_validator(mode="after")

@@ -122,7 +122,6 @@ def _drop_keys_of_the_old_kind(
             here.pop(key, None)
 
 
-# how a model was made, not what it is
 _NOT_INHERITED = {"init_from", "adapters", "word_vectors"}
 _OF_EVERY_TASK = ("width", "encoder", "decoder")
 
@@ -160,8 +159,8 @@ def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     rename_keys(theirs, silent=True)
     held = theirs.value.get("model")
     if isinstance(held, dict):
-        wanted = _inherited(held, theirs.value.get("task", "seq2seq"), document.value.get("task", "seq2seq"))
-        _complete(document, model, wanted, theirs, ("model",))
+        inherited = _inherited(held, theirs.value.get("task", "seq2seq"), document.value.get("task", "seq2seq"))
+        _complete(document, model, inherited, theirs, ("model",))
 
 
 def _run_of(model: Any) -> str | None:

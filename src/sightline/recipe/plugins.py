@@ -34,7 +34,7 @@ def with_own_parts(part: str, named: Sequence[Choice]) -> list[Choice]:
 
 
 def missing_plugin(run: Path, name: str) -> str | None:
-    """How to get the part of a plug-in that a finished run was trained with; None if the run says nothing of it."""
+    """How to install the plug-in that a finished run took a part from; None if the run does not record it."""
     try:
         config = json.loads(read_bounded(run / "config.json", _MOST_BYTES))
         recorded = config.get("plugins", [])
@@ -42,9 +42,9 @@ def missing_plugin(run: Path, name: str) -> str | None:
     except (OSError, ValueError, StopIteration, AttributeError, KeyError, TypeError, IndexError):
         return None
     package, version = plugin["package"], plugin.get("version")
-    wanted = f"{package}=={version}" if version else package
+    requirement = f"{package}=={version}" if version else package
     return f"the run was trained with the plug-in {package} {version or ''}".rstrip() + (
-        f", which is not installed here; run `pip install {wanted}`"
+        f", which is not installed here; run `pip install {requirement}`"
     )
 
 

@@ -27,9 +27,7 @@ class Recipe(Section):
     seed: int = Field(1, ge=0, description="of everything random: initial weights, order of batches, dropout, noise")
     data: Data = Field(description="sources of examples")
     tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is split into tokens")
-    model: ModelConfig = Field(
-        ModelConfig(), description="the architecture"
-    )  # parts of the task are filled in (defaults.py)
+    model: ModelConfig = Field(ModelConfig(), description="the architecture")  # defaults: see defaults.py
     training: Training = Field(default_factory=Training, description="how the model is trained")
     decoding: Decoding = Field(Decoding(), description="how outputs are found")
     evaluation: Evaluation = Field(Evaluation(), description="how outputs are scored")
@@ -76,23 +74,23 @@ class Recipe(Section):
 
     @property
     def blind(self) -> bool:
-        """Whether no decoder attends to an encoder."""
+        """True if no decoder attends to an encoder."""
         return not self.model.has_attention
 
     @property
     def copies_unknown(self) -> bool:
-        """Whether words in no vocabulary can be copied from the source (text/copying.py)."""
+        """True if words outside the vocabulary can be copied from the source (text/copying.py)."""
         return bool(self.model.copying) and self.data.noise is None
 
     @property
     def copies_forms(self) -> bool:
-        """Whether copied words get or lose the space before them, as the output needs it."""
+        """True if copied words get or lose the space before them, as the output requires."""
         spaced = self.tokenizer.kind in ("word", "bpe", "unigram")  # kinds whose pieces may hold the space before them
         return self.model.copying is True and self.data.noise is None and spaced
 
     @property
     def of_text(self) -> bool:
-        """Whether examples are windows of plain text instead of pairs."""
+        """True if examples are windows of plain text instead of pairs."""
         return self.task_spec.plain_text
 
     def validated(self, name: str, examples: int) -> int | None:
@@ -101,9 +99,9 @@ class Recipe(Section):
         return limit if name == "validation" and limit is not None and limit < examples else None
 
     def gathers(self, name: str) -> bool:
-        """Whether all translations of a source in this test set are its references.
+        """True if all translations of a source in this test set are its references.
 
-        True for lists of pairs, which may repeat a source; in parallel files, each line counts.
+        That is so for lists of pairs, which may repeat a source; in parallel files, each line is an example.
         """
         return self.task_spec.maps_text and not self.of_text and self.data.held_out(name).kind != "text"
 
@@ -120,12 +118,12 @@ class Recipe(Section):
         return most, "the longest sentence data.clean.max_tokens lets through, with its end mark"
 
     def longest_input(self) -> int:
-        """The most tokens of an input that a model of this recipe is asked to read (`predict --max-input-length`)."""
+        """The default of `predict --max-input-length`, in tokens."""
         return longest_input(max(self.longest_sequence()[0], self.data.clean.truncate_source or 0))
 
 
 def check_replacing(recipes: Iterable[Recipe], options: Decoding) -> None:
-    """Whether an ensemble can decode with these options: one model with attention to the source is enough."""
+    """Refuse decoding options that none of the models of an ensemble supports; one with attention is enough."""
     check_decoding(min(recipes, key=lambda recipe: not recipe.model.has_attention), options)
 
 
@@ -175,8 +173,8 @@ def changed(old: Any, new: Any, free: Callable[[tuple[str, ...]], bool] = lambda
 def section_differences(theirs: Section, own: Section, name: str, free: frozenset[str]) -> list[str]:
     """Where a section of another recipe differs, except for `free` keys: `model.width: 8 there, 16 here`."""
     both = (theirs.model_dump(mode="json"), own.model_dump(mode="json"))
-    found = _differing(*both, (name,), lambda path: path[-1] in free)
-    return [f"{key}: {there!r} there, {here!r} here" for key, there, here in found]
+    pairs = _differing(*both, (name,), lambda path: path[-1] in free)
+    return [f"{key}: {there!r} there, {here!r} here" for key, there, here in pairs]
 
 
 def _differing(
@@ -198,9 +196,9 @@ def without_adapters(recipe: Recipe) -> Recipe:
 
 
 def carries(recipe: Recipe) -> bool:
-    """Whether each window starts from the final state of the one before."""
+    """True if each window starts from the final state of the previous one."""
     decoder = recipe.model.decoder
-    wanted, able = recipe.training.batches.carry, decoder is not None and decoder.recurrent
-    if wanted and not able:
+    carry, recurrent = recipe.training.batches.carry, decoder is not None and decoder.recurrent
+    if carry and not recurrent:
         raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to carry")
-    return able if wanted is None else wanted
+    return recurrent if carry is None else carry

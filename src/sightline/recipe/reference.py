@@ -62,11 +62,11 @@ def reference(prefix: str = "", width: int = WIDTH) -> str:
 
 def chosen_parts(prefix: str = "") -> Iterator[SectionDoc]:
     """The sections with keys at and below a prefix; `data.train.0.file` is `data.train.N.file`."""
-    wanted = prefix.strip().strip(".")
+    query = prefix.strip().strip(".")
     known = {key.path for part in _parts(Recipe, "", None) for key in part.keys}
-    path = next((each for each in _spellings(wanted, known)), None)
+    path = next((each for each in _spellings(query, known)), None)
     if path is None:
-        near = _nearest(wanted, sorted(known))
+        near = _nearest(query, sorted(known))
         hint = f"did you mean {' or '.join(near)}?" if near else f"the sections are {', '.join(Recipe.model_fields)}"
         raise UnknownKey(f"a recipe has no key {prefix!r}; {hint}")
     written: dict[type[Section], str] = {}
@@ -76,24 +76,24 @@ def chosen_parts(prefix: str = "") -> Iterator[SectionDoc]:
             yield replace(part, keys=keys, kinds=part.kinds if _is_at_or_below(part.path, path) else [])
 
 
-def nearest_keys(wanted: str) -> list[str]:
+def nearest_keys(query: str) -> list[str]:
     """At most three keys of a recipe like this one: `lr` is like `training.lr`."""
     known = sorted({key.path for part in _parts(Recipe, "", None) for key in part.keys})
-    return [key for key in _nearest(wanted, known) if key.rsplit(".", 1)[-1] == wanted or "." not in key]
+    return [key for key in _nearest(query, known) if key.rsplit(".", 1)[-1] == query or "." not in key]
 
 
-def _nearest(wanted: str, known: list[str]) -> list[str]:
+def _nearest(query: str, known: list[str]) -> list[str]:
     """At most three: keys that begin so, keys of the same last name, keys that look alike."""
-    last = wanted.rsplit(".", 1)[-1]
-    begin = [key for key in known if key.startswith(wanted)]
+    last = query.rsplit(".", 1)[-1]
+    begin = [key for key in known if key.startswith(query)]
     named = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    alike = difflib.get_close_matches(wanted, known, n=3, cutoff=0.6)
+    alike = difflib.get_close_matches(query, known, n=3, cutoff=0.6)
     return list(dict.fromkeys([*begin, *named, *alike]))[:3]
 
 
-def _spellings(wanted: str, known: set[str]) -> Iterator[str]:
+def _spellings(query: str, known: set[str]) -> Iterator[str]:
     """A prefix as the reference has it: a number for N, a name of a test set for NAME."""
-    if not wanted:
+    if not query:
         yield ""
         return
     for path in sorted(known, key=len):
@@ -101,7 +101,7 @@ def _spellings(wanted: str, known: set[str]) -> Iterator[str]:
         beginning = [".".join(path.split(".")[:count]) for count in range(1, path.count(".") + 2)]
         for own in beginning:
             pattern = re.escape(own).replace(r"\.NAME", r"\.[^.]+").replace(r"\.N", r"\.(?:N|\d+)")
-            if re.fullmatch(pattern, wanted):
+            if re.fullmatch(pattern, query):
                 yield own
 
 
@@ -195,8 +195,8 @@ def _type(annotation: Any, metadata: Any = ()) -> str:
     members = _members(annotation)
     optional = any(member is NoneType for member, _ in members)
     members = [(member, own) for member, own in members if member is not NoneType]
-    told = list(dict.fromkeys(_one_type(member, [*metadata, *own]) for member, own in members))
-    return " or ".join(told) + (", or null" if optional else "")
+    types = list(dict.fromkeys(_one_type(member, [*metadata, *own]) for member, own in members))
+    return " or ".join(types) + (", or null" if optional else "")
 
 
 def _members(annotation: Any, metadata: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:

@@ -112,17 +112,17 @@ _NUMBER = re.compile(r"\s*[-+]?[0-9._]+([eE][-+]?[0-9]+)?\s*")  # in quotes
 def number_type_error(annotation: Any, value: Any) -> PydanticCustomError | None:
     """The error for a boolean or quoted number where a number is expected, and the reverse; pydantic would convert."""
     if isinstance(value, list | tuple):
-        found = (number_type_error(declared, item) for item, declared in _items(annotation, value))
-        return next((error for error in found if error is not None), None)
-    wanted = {leaf for leaf in alternatives(annotation) if isinstance(leaf, type)}
-    numbers = bool(wanted & {int, float})
+        errors = (number_type_error(declared, item) for item, declared in _items(annotation, value))
+        return next((error for error in errors if error is not None), None)
+    declared = {leaf for leaf in alternatives(annotation) if isinstance(leaf, type)}
+    numbers = bool(declared & {int, float})
     if isinstance(value, bool):
-        if numbers and bool not in wanted:
+        if numbers and bool not in declared:
             return PydanticCustomError("number_expected", "Input should be a number, not true or false")
     elif isinstance(value, str):
-        if numbers and str not in wanted and _NUMBER.fullmatch(value):
+        if numbers and str not in declared and _NUMBER.fullmatch(value):
             return PydanticCustomError("number_expected", "Input should be a number, not a text; remove the quotes")
-    elif isinstance(value, int | float) and bool in wanted and not numbers:
+    elif isinstance(value, int | float) and bool in declared and not numbers:
         return PydanticCustomError("bool_expected", "Input should be true or false, not a number")
     return None
 
@@ -195,7 +195,7 @@ class OpenUnion:
     default: ClassVar[str | None] = None  # the kind of a section that names none
     base: ClassVar[type[Section] | None] = None  # its keys are those of every member
     extra: ClassVar[dict[str, type[Section]]] = {}  # members that are not in the registry
-    short: ClassVar[bool] = False  # whether a name stands for a section: `loggers: [tensorboard]`
+    short: ClassVar[bool] = False  # accept a name in place of a section: `loggers: [tensorboard]`
     _members: ClassVar[dict[str, tuple[Entry, type[Section]]]]
 
     @classmethod
@@ -317,7 +317,7 @@ def open_union_of(annotation: Any) -> type[OpenUnion] | None:
     if isinstance(annotation, type):
         return annotation if issubclass(annotation, OpenUnion) else None
     if get_origin(annotation) in (Annotated, Union, types.UnionType):
-        return next((found for member in get_args(annotation) if (found := open_union_of(member))), None)
+        return next((union for member in get_args(annotation) if (union := open_union_of(member))), None)
     return None
 
 
@@ -339,7 +339,7 @@ def chosen(annotation: Any, value: Any) -> type[Section] | None:
 
 
 def inner(annotation: Any, key: Key, value: Any) -> Any:
-    """The annotation of `key` in a section, mapping or list, of which `value` is the content; None if there is none."""
+    """The annotation of `key` in a section, mapping or list with the content `value`; None for an unknown key."""
     section = chosen(annotation, value)
     if section is not None:
         field = section.model_fields.get(str(key))

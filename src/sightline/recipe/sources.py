@@ -31,7 +31,7 @@ class SourceConfig(Section):
 
     @property
     def one_sided(self) -> bool:
-        """Whether its examples are plain text, without a source side."""
+        """True if its examples are plain text, without a source side."""
         return False
 
     @property
@@ -70,7 +70,7 @@ class TsvSource(FileSource):
     columns: tuple[Column, Column] = Field((1, 2), description="columns of source and target, counted from 1")
     header: bool | Literal["auto"] = Field(
         "auto",
-        description="whether the first line names the columns; auto: skip it, with a warning, if it evidently does",
+        description="the first line names the columns; auto: skip it, with a warning, if it looks like a header",
     )
 
     @property
@@ -86,7 +86,7 @@ class CsvSource(FileSource):
     source: str | Column = Field("source", description="name or number (from 1) of the source column")
     target: str | Column = Field("target", description="name or number (from 1) of the target column")
     delimiter: str = Field(",", min_length=1, max_length=1, description='between cells, such as ";" or "\t"')
-    header: bool = Field(True, description="whether the first line names the columns")
+    header: bool = Field(True, description="the first line names the columns")
 
     @property
     def sides(self) -> tuple[str, str]:

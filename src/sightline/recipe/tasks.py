@@ -1,7 +1,6 @@
 """Task specs: what each task reads, writes and needs of a recipe. Free of torch.
 
-A spec answers what a recipe, a command or a view must know of a task. The registry (`registry.py`) is the only list of
-tasks; it has the class that implements each task beside its spec.
+The registry (`registry.py`) is the only list of tasks; it has the class that implements each task beside its spec.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _SEQ2SEQ = {
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSpec:
-    """What recipes, commands and views must know about a task."""
+    """The properties of a task that recipes, commands and views read."""
 
     name: str  # in recipes
     description: str  # of its models, for a model card
@@ -35,13 +34,13 @@ class TaskSpec:
     metrics: tuple[MetricName, ...]  # that it can be scored by
     default_metrics: tuple[MetricName, ...]
     labels: Labels = "none"  # targets: text, one label for each text, or one for each of its words
-    reads_source: bool = True  # whether there is a source apart from the output
-    writes_text: bool = False  # whether it writes text token by token, and so is decoded by a search
-    plain_text: bool = False  # whether it learns from windows of plain text instead of pairs
+    reads_source: bool = True  # has a source apart from the output
+    writes_text: bool = False  # writes text token by token, by a search
+    plain_text: bool = False  # learns from windows of plain text instead of pairs
     noise: tuple[str, ...] = ()  # kinds of data.noise that it learns to undo; one of them must be set
     with_noise: str | None = None  # the task of the same recipe with data.noise
     steps: int = 5_000  # training steps that the default number of epochs aims at ...
-    epochs: tuple[int, int] = (5, 50)  # ... with so many epochs at least and at most
+    epochs: tuple[int, int] = (5, 50)  # ... within these bounds
     aliases: tuple[str, ...] = ()  # other names in recipes
     variant: str | None = None  # its name in the registry, where recipes write another task and data.noise
 
@@ -51,12 +50,12 @@ class TaskSpec:
 
     @property
     def maps_text(self) -> bool:
-        """Whether a source text becomes a target text: translation, summarization, denoising."""
+        """True if a source text becomes a target text: translation, summarization, denoising."""
         return self.reads_source and self.writes_text
 
     @property
     def continues_text(self) -> bool:
-        """Whether the output continues the input: language models."""
+        """True if the output continues the input: language models."""
         return self.writes_text and not self.reads_source
 
     @property
@@ -66,7 +65,7 @@ class TaskSpec:
 
     @property
     def fills_gaps(self) -> bool:
-        """Whether the output is the input with its gaps filled: masked language models."""
+        """True if the output is the input with its gaps filled: masked language models."""
         return self.plain_text and not self.writes_text
 
 
@@ -163,7 +162,7 @@ def tasks() -> dict[str, TaskSpec]:
 
 
 def suits(metric: str, spec: TaskSpec) -> bool:
-    """Whether outputs of a task can be scored by a metric; one of a plug-in names its tasks when it is registered."""
+    """True if a metric can score the outputs of a task; a plug-in registers its metric with the names of tasks."""
     entry = entries("metric").get(metric)
     return metric in spec.metrics or (entry is not None and spec.name in entry.options.get("tasks", ()))
 

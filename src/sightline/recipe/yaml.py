@@ -1,4 +1,4 @@
-"""YAML for recipes: every value has its line, and no value is silently converted.
+"""YAML for recipes: values with their lines, and no silent conversion.
 
 PyYAML follows YAML 1.1, where `1e-3` is a string, `no` (Norwegian) is a boolean and the last of two equal keys wins.
 Here scalars follow the core schema of YAML 1.2 (https://yaml.org/spec/1.2.2/#103-core-schema), with one addition,

@@ -20,7 +20,7 @@ from sightline.training.schedules import warmup_note
 if TYPE_CHECKING:
     from sightline.training.trainer import Trainer
 
-_SPEED_STEPS, _SPEED_SHARE = 20, 0.02  # after so many steps, or so much of the training, its speed is known
+_SPEED_STEPS, _SPEED_SHARE = 20, 0.02  # steps, or share of the training, after which its speed is known
 _LAYER = re.compile(r"^((?:\w+\.)*?layers\.\d+)\.")
 
 

@@ -67,7 +67,7 @@ def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors:
     for name, tensor in tensors.items():
         owner, key = name.rsplit("/", 1)
         parameter = parameters[owner]
-        device = parameter.device  # the fused kernel wants the step count there too
+        device = parameter.device  # the fused kernel expects the step count there too
         optimizer.state[parameter][key] = tensor.to(device).clone()
 
 
@@ -113,7 +113,7 @@ class Checkpoints:
         make_folder(self.folder)
         target = self.path(progress.step)
         try:
-            with atomic_folder(target, replace=True) as folder:  # one that is there is damaged, or tells less
+            with atomic_folder(target, replace=True) as folder:  # an existing one is damaged or older
                 save_file(parameters_of(model), folder / "model.safetensors")
                 save_file(tensors, folder / "optimizer.safetensors")
                 (folder / "progress.json").write_text(json.dumps(asdict(progress), indent=2) + "\n", encoding="utf-8")
@@ -134,7 +134,7 @@ class Checkpoints:
                 remove(self.path(step))
 
     def whole(self, step: int) -> bool:
-        """Whether the checksums of all files of a checkpoint match."""
+        """True if the checksums of all files of a checkpoint match."""
         folder = self.path(step)
         try:
             lines = (folder / SUMS).read_text(encoding="utf-8").splitlines()
@@ -158,7 +158,7 @@ class Checkpoints:
         return None
 
     def usable(self, step: int) -> bool:
-        """Whether a checkpoint is complete; if not, warn that the result is made without it."""
+        """True if a checkpoint is complete; else warn that the finished model does without it."""
         if self.whole(step):
             return True
         warnings.warn(

@@ -147,7 +147,7 @@ def _first_step(
 
 
 def _planned_steps(recipe: Recipe, batches: int, seconds: float) -> float:
-    """Steps until the first limit, if each takes so many seconds."""
+    """Steps until the first limit, with `seconds` for each."""
     limits, accumulate = recipe.training.limits, recipe.training.batches.accumulate
     planned = [
         math.inf if limits.steps is None else limits.steps,

@@ -13,8 +13,8 @@ and adds up what those do that multiply matrices. One convention everywhere:
 - A fused recurrent kernel multiplies every weight matrix once with every token; backward that is done twice, for the
   gradient of the tokens and for that of the weights.
 
-An operator that seems to multiply matrices and is not known here is named in a warning. What no operator stands for
-(a Triton kernel launched bare) cannot be seen.
+A warning names operators that seem to multiply matrices and have no formula here. Kernels that are launched outside of
+an operator (plain Triton) are not counted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _additive_scores(queries: int) -> Formula:
 
 
 def _recurrence(times: int) -> Formula:
-    """A whole recurrent layer, or several: every weight matrix meets every token, which come first."""
+    """One or more recurrent layers: every weight matrix is multiplied by every token (the first argument)."""
 
     def count(arguments: tuple[Any, ...], result: Any) -> int:
         tokens: int = arguments[0].shape[:-1].numel()  # (B, T, ·), or (N, ·) without padding
@@ -105,10 +105,10 @@ def _recurrence(times: int) -> Formula:
 
 
 def _matrices(arguments: tuple[Any, ...]) -> Iterator[Tensor]:
-    """The weights without the biases, by their positions: under autocast cuDNN's come as columns of a flat buffer.
+    """The weights without the biases, by position: under autocast, cuDNN gets columns of a flat buffer.
 
-    cuDNN's operators take a list and how many of it belong to a layer and direction: two matrices, two biases if there
-    are any, the matrix of a projection if there is one. oneDNN's take two matrices and two biases.
+    cuDNN takes a list and its length per layer and direction: two matrices, two optional biases, an optional
+    projection. oneDNN takes two matrices and two biases.
     """
     weights = arguments[1]
     if not isinstance(weights, list | tuple):
@@ -167,7 +167,7 @@ _PYTORCH = {
 
 @cache
 def _may_multiply(name: str) -> bool:
-    """Whether an operator may multiply: its name says so, or it is not one of PyTorch."""
+    """True if the name of an operator suggests a product, or if it is not one of PyTorch."""
     space, _, operator = name.partition("::")
     if name in _HARMLESS:
         return False

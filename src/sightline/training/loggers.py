@@ -6,14 +6,13 @@ not in it; see flops.py) and `seconds` (over all processes that trained the run,
 
 - "train", every training.log_every steps: `loss` (what is minimized), `nll` (nats per token) and `gradient_norm`
   (before clipping), means since the record before; `tokens_per_second` since then; `lr` of this step.
-  For a model with experts: `experts`, for each layer that has some (by side and number, from 0) the share of its
-  choices that fell on each, `dropped`, the share of all choices that found their expert full, and `dropped_choices`,
-  their number; all since the record before.
+  For a model with experts: `experts`, the share of choices of each expert by layer (side and number, from 0),
+  `dropped`, the share of choices beyond the capacity of their expert, and `dropped_choices`, their number.
   With training.precision: fp16 `loss_scale`, and `skipped_steps`, how many steps so far left the weights as they were
   because the scaled gradient overflowed (the means leave them out).
   With training.reward `flops` includes the sampled outputs, a forward pass as a third of a step.
   With training.log_layers `layers` has the gradient norm of each part of the model at this step, before clipping.
-- "validation": `loss` (nats per token), `perplexity`, the metric if early stopping looks at it, the expected `reward`
+- "validation": `loss` (nats per token), `perplexity`, the metric if early stopping monitors it, the expected `reward`
   of outputs sampled for the validation sources if training.reward is set, `samples` (the beginnings of long texts),
   whether this was the `best` so far, `validation_seconds`, and `peak_memory`, the most bytes held so far: by tensors on
   a CUDA device, by the whole process on the CPU. A training that starts from another run's weights is validated before

@@ -25,7 +25,7 @@ from sightline.recipe import Recipe
 from sightline.recipe.defaults import SMALLEST_WIDTH, open_keys
 from sightline.training.optimizers import freeze_for, trained_count
 
-_DEEP = 64  # deeper models are measured at this depth and at half of it; every pattern of layers repeats within that
+_DEEP = 64  # deeper models are extrapolated from this depth and half of it
 _FLOAT = 4  # bytes of a weight, a gradient, and of each of Adam's two moments
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 

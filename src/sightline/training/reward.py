@@ -198,10 +198,10 @@ class ExpectedReward(Objective):
         model.eval()
         with autocast(self.precision, self.device):
             numbers = [engine.add(request) for request in requests]
-            found = engine.drain()
+            samples = engine.drain()
         model.train()
         nothing: list[list[int]] = [[]] * self.section.samples  # a model without finite scores; its loss will say so
-        outputs = [[guess.tokens for guess in found[number]] or nothing for number in numbers]
+        outputs = [[guess.tokens for guess in samples[number]] or nothing for number in numbers]
         limits = [request.limit(engine.limits) for request in requests]
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
         return outputs, cut

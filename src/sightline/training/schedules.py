@@ -20,7 +20,7 @@ _LEAST = 10  # steps of a warm-up given as a share: the first steps may take muc
 
 
 def limit_reached(progress: Mapping[str, Any], recipe: Recipe) -> bool:
-    """Whether a limit of the recipe is reached; raising the limit lets a training continue."""
+    """True if a limit of the recipe is reached; with a higher limit the training can be resumed."""
     limits, patience = recipe.training.limits, recipe.training.stopping.patience
     reached = [
         (progress["step"], limits.steps),

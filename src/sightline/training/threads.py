@@ -105,7 +105,7 @@ def choose_waiting(environment: MutableMapping[str, str], busy: Callable[[], boo
 
 
 def machine_is_busy() -> bool:
-    """Whether other runnable threads need half of the cores or more; False if the system does not report it."""
+    """True if other runnable threads need half of the cores or more; False if the system does not report it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     loads = []
     for number in range(_READINGS):

@@ -114,7 +114,7 @@ def train(
 
 
 def complete_recipe(recipe: Recipe, run: Path, *, resume: bool) -> tuple[Recipe, list[str]]:
-    """The recipe with every key set: by the run that is resumed, else by the training text; and notes on the latter."""
+    """The recipe with every key set, from the run that is resumed or by the training text, and notes on the text."""
     if resume and (run / "recipe.yaml").exists():
         return _resumable(run, recipe), []
     return with_defaults(recipe)

@@ -166,7 +166,7 @@ class Trainer:
     # --- progress and limits ---------------------------------------------------------------------------------------
 
     def finished(self) -> bool:
-        """Whether a limit is reached: rank 0 decides, for the clocks of processes differ."""
+        """True if a limit is reached; rank 0 decides, because the clocks of processes differ."""
         return self.world.broadcast(limit_reached({**vars(self.progress), "seconds": self.seconds()}, self.recipe))
 
     def seconds(self) -> float:
@@ -273,10 +273,7 @@ class Trainer:
         self.advance(step, batches)
 
     def overflowed(self, total: Tensor, norm: Tensor) -> bool:
-        """Whether only the loss scale of float16 made the gradient infinite: a smaller scale will do.
-
-        A scale of 1 cannot be lowered further; `check_finite` then reports the step.
-        """
+        """True if the gradient overflowed because of the float16 loss scale; a scale of 1 cannot be lowered."""
         scaler = self.runner.scaler
         assert scaler is not None
         return math.isfinite(float(total)) and not math.isfinite(float(norm)) and scaler.get_scale() > 1
