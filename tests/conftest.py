@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
 from itertools import cycle, product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import settings
 
+from installed_plugins import forget_plugins, install
 from shared_models import own_copy, shared
 from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
@@ -292,9 +294,14 @@ def looking_model(request: pytest.FixtureRequest) -> Seq2Seq:
 
 
 @pytest.fixture
-def originals() -> dict[str, Seq2Seq]:
-    """The models that `model` and `looking_model` are copies of."""
-    return {name: _cached(name) for name in FEW}
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The example plug-in, installed."""
+    forget_plugins(monkeypatch)
+    (tmp_path / "site").mkdir()
+    install(tmp_path / "site", "example-plugin", "example_plugin", monkeypatch)
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "plugins"))
+    yield
+    forget_plugins(monkeypatch)
 
 
 @pytest.fixture

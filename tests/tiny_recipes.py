@@ -39,7 +39,7 @@ TEST_FILE = {"tests": {"other": {"kind": "tsv", "file": "test.tsv"}}}
 
 def sequences(examples: int, held_out: int) -> dict[str, Any]:
     """Short sequences of four symbols to copy."""
-    source = {"kind": "sequences", "change": "copy", "lengths": [2, 5], "symbols": 4}
+    source = {"kind": "sequences", "operation": "copy", "lengths": [2, 5], "symbols": 4}
     return {
         "train": [{**source, "examples": examples, "split": "train"}],
         "validation": {**source, "examples": held_out, "split": "validation"},

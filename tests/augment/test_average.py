@@ -27,7 +27,7 @@ from task_runs import trained_tasks
 from watched_runs import Silent, own_cache
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
-SEQUENCES = {"kind": "sequences", "change": "copy", "lengths": [2, 5], "symbols": 4, "examples": 60}
+SEQUENCES = {"kind": "sequences", "operation": "copy", "lengths": [2, 5], "symbols": 4, "examples": 60}
 
 
 @pytest.fixture(scope="module")

@@ -45,7 +45,7 @@ from watched_runs import Silent, own_cache, records
 
 CPU = torch.device("cpu")
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
-SEQUENCES = {"kind": "sequences", "change": "copy", "lengths": [2, 5], "symbols": 4, "examples": 200}
+SEQUENCES = {"kind": "sequences", "operation": "copy", "lengths": [2, 5], "symbols": 4, "examples": 200}
 
 
 def a_recipe(steps: int = 60, **training: Any) -> dict[str, Any]:
