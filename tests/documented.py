@@ -1,4 +1,4 @@
-"""What the documentation says: its commands, recipes, keys and links, each with the place where it stands."""
+"""Commands, recipes, keys and links of the documentation, each with its page."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SPAN = re.compile(r"(?<!`)`([^`]+)`(?!`)")
 COMMAND = re.compile(rf"\bsightline (?:{'|'.join(VERBS)})(?= |$).*")
 
-# Nothing can be run but these two, and they do no more than tell what they were given.
+# The only commands that run print their arguments.
 SHELL = r"""
 exec 3>&1 >/dev/null
 told() { printf '%s\037' "$@" >&3; printf '\036' >&3; }
@@ -38,7 +38,7 @@ for block; do eval "$block"; done
 
 @dataclass(frozen=True)
 class Said:
-    """A piece of text and the page it stands on."""
+    """A piece of text and its page."""
 
     page: str
     text: str
@@ -52,7 +52,7 @@ def name(page: Path) -> str:
 
 
 def fenced(*languages: str) -> list[Said]:
-    """The blocks of code in these languages; `""` is a block that names none."""
+    """Code blocks in these languages; `""`: no language named."""
     return [
         Said(name(page), block)
         for page in PAGES
@@ -62,13 +62,13 @@ def fenced(*languages: str) -> list[Said]:
 
 
 def spans() -> list[Said]:
-    """All that stands between backticks within a text, on one line."""
+    """Inline code, each on one line."""
     prose = {page: FENCE.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
     return [Said(name(page), " ".join(span.split())) for page, text in prose.items() for span in SPAN.findall(text)]
 
 
 def headers() -> list[Said]:
-    """The comment at the top of each shipped recipe, without its marks."""
+    """The header comment of each shipped recipe, without `#`."""
     return [
         Said(recipe, "\n".join(line.removeprefix("#").strip() for line in _opening(file)))
         for recipe, file in shipped_recipes().items()
@@ -82,10 +82,7 @@ def _opening(file: Path) -> list[str]:
 
 
 def commands(folder: Path) -> list[tuple[str, list[str]]]:
-    """Every command shown: in blocks and in passing, in headers of recipes, in the help of the verbs.
-
-    A shell takes them apart, in an empty folder (`> out.txt` makes a file).
-    """
+    """All commands in code blocks, inline code, recipe headers and help texts, split by a shell in an empty folder."""
     said = fenced("", "bash")
     said += [span for span in spans() if COMMAND.match(span.text) or span.text.startswith("python ")]
     for header in headers():
