@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from sightline.data import text_files
-from sightline.data.sources import Example, read
+from sightline.data.sources import Example, SkippedHeader, read
 from sightline.data.text_files import (
     DataError,
     LineLimit,
     LongLine,
-    SkippedHeader,
     csv_columns,
     lines_of_stream,
     read_lines,

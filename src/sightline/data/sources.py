@@ -9,13 +9,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sightline.data.locate import data_folder, source_files
-from sightline.data.text_files import NO_LIMIT, DataError, LineLimit, LongLine, read_csv, read_lines, read_tsv
+from sightline.data.text_files import (
+    NO_LIMIT,
+    DataError,
+    LineLimit,
+    LongLine,
+    open_lines,
+    read_csv,
+    read_lines,
+)
 from sightline.files import parse_json
 from sightline.recipe import Recipe
 from sightline.recipe.sources import (
@@ -130,10 +139,68 @@ def read_parallel(source: TextSource, paths: list[Path], limit: LineLimit) -> Nu
         yield number, Example(left, right) if long is None else Example(long, long)
 
 
+def _parse_lines(path: Path, parse: Callable[[str], Example | None], limit: LineLimit, *, skip: int = 0) -> Numbered:
+    """The example of each line after the first `skip`; `parse` returns None for lines without one.
+
+    A ValueError of `parse` becomes a DataError with file and line. Too long lines are not parsed.
+    """
+    for number, line in islice(enumerate(read_lines(path, limit), 1), skip, None):
+        try:
+            example = Example(line, line) if isinstance(line, LongLine) else parse(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+        if example is not None:
+            yield number, example
+
+
+class SkippedHeader(UserWarning):
+    """The first line of a TSV file is a header and was skipped."""
+
+
+_SAMPLE = 200  # lines that are compared with the first
+_COLUMN_NAME = re.compile(
+    "source|target|src|tgt|trg|input|output|texts?|sentence[12]?|labels?|class|category|tags?|translation|question|"
+    "answer|query|reference|summary|document|article|review|title|sentiment|words?"
+)
+
+
+def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first line is a header: all cells are usual column names, and none occurs again in its column."""
+    plain = [cell.strip().strip("\"'#").lower() for cell in cells]
+    if not rows or not all(map(_COLUMN_NAME.fullmatch, plain)):
+        return False
+    return not any(row[place].strip().lower() == name for row in rows for place, name in enumerate(plain))
+
+
 def read_tsv_pairs(source: TsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
-    """Two columns of a TSV file."""
-    for number, left, right in read_tsv(paths[0], source.columns, source.header, limit):
-        yield number, Example(left, right)
+    """Two columns of tab-separated lines, without the header; `auto` skips an evident header, with a warning."""
+    path, needed = paths[0], max(source.columns)
+
+    def cells(line: str) -> list[str]:
+        row = line.split("\t")
+        return [row[number - 1] for number in source.columns] if len(row) >= needed else []
+
+    def parse(line: str) -> Example:
+        if row := cells(line):
+            return Example(*row)
+        count = plural(line.count("\t") + 1, "column")
+        raise ValueError(
+            f"{count}, and columns: {list(source.columns)} needs {needed} with tabs between them; correct the line "
+            f"({short(line)}) or set columns"
+        )
+
+    header = source.header
+    if header == "auto":
+        first = [line for line in islice(open_lines(path, limit.most), 1 + _SAMPLE) if not isinstance(line, LongLine)]
+        rows = [row for row in map(cells, first[1:]) if row]
+        header = bool(first and cells(first[0])) and is_header(cells(first[0]), rows)
+        if header:
+            warning = (
+                f"{path}, line 1 names the columns ({short(first[0])}) and is skipped; set header of the source to "
+                f"true, or to false if it is an example"
+            )
+            warnings.warn(SkippedHeader(warning), stacklevel=2)
+    return _parse_lines(path, parse, limit, skip=int(header))
 
 
 def read_csv_pairs(source: CsvSource, paths: list[Path], limit: LineLimit) -> Numbered:
@@ -145,34 +212,33 @@ def read_csv_pairs(source: CsvSource, paths: list[Path], limit: LineLimit) -> Nu
 
 def read_json_lines(source: JsonLinesSource, paths: list[Path], limit: LineLimit) -> Numbered:
     """Two keys of the JSON object on each line."""
-    for number, line in enumerate(read_lines(paths[0], limit), 1):
-        if isinstance(line, LongLine):
-            yield number, Example(line, line)
-            continue
-        where = f"{paths[0]}, line {number}"
+
+    def parse(line: str) -> Example:
         try:
             item = parse_json(line)
         except ValueError as error:
-            raise DataError(f"{where}: not JSON ({error}); put one object on each line") from error
-        yield number, Example(_value(item, source.source, where), _value(item, source.target, where))
+            raise ValueError(f"not JSON ({error}); put one object on each line") from error
+        return Example(_value(item, source.source), _value(item, source.target))
+
+    return _parse_lines(paths[0], parse, limit)
 
 
-def _value(item: Any, key: str, where: str) -> str:
+def _value(item: Any, key: str) -> str:
     """A text of a JSON object."""
     if not isinstance(item, dict):
-        raise DataError(f"{where}: not an object but {type(item).__name__}; put one JSON object on each line")
+        raise ValueError(f"not an object but {type(item).__name__}; put one JSON object on each line")
     if key not in item:
         keys = ", ".join(map(repr, item)) or "none"
-        raise DataError(f"{where}: no key {key!r}, only {keys}; set `source` and `target` of the source in the recipe")
+        raise ValueError(f"no key {key!r}, only {keys}; set `source` and `target` of the source in the recipe")
     value = item[key]
     if not isinstance(value, str):
-        raise DataError(f"{where}: {key!r} is not a text but {type(value).__name__}; put it in quotes")
+        raise ValueError(f"{key!r} is not a text but {type(value).__name__}; put it in quotes")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:  # JSON can escape half a surrogate pair, which is not valid text
-        raise DataError(
-            f"{where}: character {error.start + 1} of {key!r} is half a surrogate pair "
-            f"(\\u{ord(value[error.start]):04x}), which is no character; correct the line"
+        raise ValueError(
+            f"character {error.start + 1} of {key!r} is half a surrogate pair (\\u{ord(value[error.start]):04x}), "
+            f"which is no character; correct the line"
         ) from error
     return value
 
@@ -181,22 +247,21 @@ def read_pattern(source: PatternSource, paths: list[Path], limit: LineLimit) -> 
     """The groups `source` and `target` of a regular expression that matches each line."""
     pattern = re.compile(source.pattern)
     skip = None if source.skip is None else re.compile(source.skip)
-    for number, line in enumerate(read_lines(paths[0], limit), 1):
-        if isinstance(line, LongLine):
-            yield number, Example(line, line)
-            continue
+
+    def parse(line: str) -> Example | None:
         if skip is not None and skip.search(line):
-            continue
+            return None
         match = pattern.fullmatch(line)
         if match is None:
-            raise DataError(
-                f"{paths[0]}, line {number}: {short(line)} does not match {source.pattern!r} from end to end; "
-                f"change the pattern, or skip such lines with `skip`"
+            raise ValueError(
+                f"{short(line)} does not match {source.pattern!r} from end to end; change the pattern, or skip such "
+                f"lines with `skip`"
             )
-        left, right = match["source"], match["target"]
-        if left is None or right is None:
-            raise DataError(f"{paths[0]}, line {number}: {short(line)} has no source or target; see the pattern")
-        yield number, Example(left, right)
+        if match["source"] is None or match["target"] is None:
+            raise ValueError(f"{short(line)} has no source or target; see the pattern")
+        return Example(match["source"], match["target"])
+
+    return _parse_lines(paths[0], parse, limit)
 
 
 def read_plain(source: PlainSource, paths: list[Path], limit: LineLimit) -> Numbered:

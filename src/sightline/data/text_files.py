@@ -1,8 +1,7 @@
-"""Read text files: UTF-8 lines, TSV and CSV (RFC 4180, by Python's csv module).
+"""Read text files: lines of UTF-8, and CSV (RFC 4180, by Python's csv module). Errors name the file and the line.
 
-Files are read block by block, plain or compressed. Lines end at newlines only. Of a line beyond the limit only the size
-is kept, so neither a file without newlines nor a compressed one that unpacks to gigabytes takes more memory than a line
-may have.
+Files are read block by block, plain or compressed. Lines end at newlines only. Only the size of a line beyond the limit
+is kept, so memory is bounded for files without newlines and for compressed files that unpack to gigabytes.
 """
 
 from __future__ import annotations
@@ -12,18 +11,18 @@ import difflib
 import warnings
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
 from sightline.files import READ_ERRORS, compression_suffix, open_decompressed
-from sightline.terminal import plural, short
+from sightline.terminal import plural
 
 LONGEST = 2**28  # default limit of bytes in a line: some corpora (text8) are one line
 _BLOCK = 1 << 20
 _BOM = b"\xef\xbb\xbf"
+_UTF16 = (BOM_UTF16_LE, BOM_UTF16_BE)
+_ICONV = "`iconv -f {} -t utf-8`"
 _NOT_CP1252 = frozenset(b"\x81\x8d\x8f\x90\x9d")
 _REPORTED = 5  # too long lines of a file that are reported one by one
 
@@ -82,9 +81,23 @@ def read_lines(path: Path, limit: LineLimit = NO_LIMIT) -> Iterator[str]:
 
 def open_lines(path: Path, most: int = LONGEST) -> Iterator[str]:
     """The lines of a file, with a `LongLine` for each line of more than `most` bytes."""
+    try:
+        file = open_decompressed(path)
+    except FileNotFoundError as error:
+        raise DataError(f"{path} does not exist; check the name") from error
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
+
+    def read(size: int) -> bytes:
+        try:
+            content: bytes = file.read(size)
+            return content
+        except READ_ERRORS as error:
+            raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
+
     empty = True
-    with _open(path) as file:
-        for line in lines_of_stream(_reader(path, file), str(path), most):
+    with file:
+        for line in lines_of_stream(read, str(path), most):
             yield line
             empty = False
     if empty:
@@ -101,15 +114,20 @@ def lines_of_stream(read: Callable[[int], bytes], name: str, most: int = LONGEST
             continue
         try:
             lines = block.decode("utf-8").split("\n")
-        except UnicodeDecodeError:
-            lines = list(_decode_each(name, block, number))
+        except UnicodeDecodeError as error:
+            line = number + block.count(b"\n", 0, error.start)
+            column = error.start - block.rfind(b"\n", 0, error.start)
+            raise DataError(
+                f"{name}, line {line}: byte {column} (0x{block[error.start]:02x}) is not UTF-8; "
+                f"{encoding_remedy(block, beginning=number == 1)}"
+            ) from error
         number += len(lines)
         bounded = len(block) <= most or 4 * max(map(len, lines)) <= most
-        for line in lines:
-            if not bounded and (size := len(line.encode("utf-8"))) > most:
+        for text in lines:
+            if not bounded and (size := len(text.encode("utf-8"))) > most:
                 yield LongLine.of(size)
             else:
-                yield line[:-1] if line.endswith("\r") else line
+                yield text.removesuffix("\r")
 
 
 def _blocks(read: Callable[[int], bytes], name: str, most: int) -> Iterator[bytes | LongLine]:
@@ -154,54 +172,10 @@ def _blocks(read: Callable[[int], bytes], name: str, most: int) -> Iterator[byte
 def _beginning(block: bytes, name: str) -> bytes:
     """The first block without its byte-order mark; UTF-16 without one, which may be valid UTF-8, is refused."""
     nuls = block.count(b"\0")
-    if nuls > len(block) // 4 and not compression_suffix(block) and not _utf16(block):
+    if nuls > len(block) // 4 and not compression_suffix(block) and not block.startswith(_UTF16):
         encoding = "utf-16be" if block[:1] == b"\0" else "utf-16le"
-        raise DataError(f"{name} is not UTF-8 ({nuls:,} NUL bytes); convert it, e.g. with {_iconv(encoding)}")
+        raise DataError(f"{name} is not UTF-8 ({nuls:,} NUL bytes); convert it, e.g. with {_ICONV.format(encoding)}")
     return block.removeprefix(_BOM)
-
-
-def _utf16(beginning: bytes) -> str | None:
-    return "utf-16" if beginning.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else None
-
-
-def _iconv(encoding: str) -> str:
-    return f"`iconv -f {encoding} -t utf-8`"
-
-
-def _reader(path: Path, file: IO[bytes]) -> Callable[[int], bytes]:
-    """`file.read`, with errors that name the file."""
-
-    def read(size: int) -> bytes:
-        try:
-            return file.read(size)
-        except READ_ERRORS as error:
-            raise DataError(f"{path} is damaged or cut off ({error}); get the file again") from error
-
-    return read
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[IO[bytes]]:
-    try:
-        file = open_decompressed(path)
-    except FileNotFoundError as error:
-        raise DataError(f"{path} does not exist; check the name") from error
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise DataError(f"{path} cannot be opened ({error}); check what it is and who may read it") from error
-    with file:
-        yield file
-
-
-def _decode_each(name: str, block: bytes, number: int) -> Iterator[str]:
-    """Decode line by line, to report the line that is not UTF-8."""
-    for at, line in enumerate(block.split(b"\n"), number):
-        try:
-            yield line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}, line {at}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8; "
-                f"{encoding_remedy(block, beginning=number == 1)}"
-            ) from error
 
 
 def encoding_remedy(block: bytes, *, beginning: bool) -> str:
@@ -212,79 +186,10 @@ def encoding_remedy(block: bytes, *, beginning: bool) -> str:
     """
     if beginning and (suffix := compression_suffix(block)) is not None:
         return f"it looks compressed: give its name the suffix {suffix}"
-    encoding = (_utf16(block) if beginning else None) or "cp1252"
+    encoding = "utf-16" if beginning and block.startswith(_UTF16) else "cp1252"
     if encoding == "cp1252" and not _NOT_CP1252.isdisjoint(block):
         return "nor is it cp1252; find out its encoding, and convert the file with iconv"
-    return f"convert the file, e.g. with {_iconv(encoding)}"
-
-
-Header = bool | Literal["auto"]
-Row = tuple[int, str, str]  # line number, and two cells
-
-_SAMPLE = 200  # lines that are compared with the first
-_COLUMN_NAMES = {  # in lower case
-    *(
-        "source",
-        "target",
-        "src",
-        "tgt",
-        "trg",
-        "input",
-        "output",
-        "text",
-        "texts",
-        "sentence",
-        "sentence1",
-        "sentence2",
-    ),
-    *("label", "labels", "class", "category", "tag", "tags", "translation", "question", "answer", "query", "reference"),
-    *("summary", "document", "article", "review", "title", "sentiment", "word", "words"),
-}
-
-
-class SkippedHeader(UserWarning):
-    """The first line of a table is a header and was skipped."""
-
-
-def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line is a header: all cells are usual column names, and none occurs again in its column."""
-    plain = [cell.strip().strip("\"'#").lower() for cell in cells]
-    if not rows or not all(name in _COLUMN_NAMES for name in plain):
-        return False
-    below = ({row[place].strip().lower() for row in rows if place < len(row)} for place in range(len(plain)))
-    return not any(name in seen for name, seen in zip(plain, below, strict=False))
-
-
-def read_tsv(path: Path, columns: tuple[int, int], header: Header, limit: LineLimit = NO_LIMIT) -> Iterator[Row]:
-    """Two columns of tab-separated lines, without the header; `auto` skips an evident header, with a warning."""
-    needed = max(columns)
-    lines = read_lines(path, limit)
-    first = list(islice(lines, 1 + _SAMPLE)) if header == "auto" else []
-    if header == "auto":
-        cut = [line.split("\t") for line in first if not isinstance(line, LongLine)]
-        chosen = [[row[number - 1] for number in columns] for row in cut if len(row) >= needed]
-        header = len(chosen) > 1 and len(cut[0]) >= needed and is_header(chosen[0], chosen[1:])
-        if header:
-            warnings.warn(
-                SkippedHeader(
-                    f"{path}, line 1 names the columns ({short(first[0])}) and is skipped; set header of the source to "
-                    f"true, or to false if it is an example"
-                ),
-                stacklevel=2,
-            )
-    for number, line in enumerate(chain(first, lines), 1):
-        if number == 1 and header:
-            continue
-        if isinstance(line, LongLine):
-            yield number, line, line
-            continue
-        cells = line.split("\t")
-        if len(cells) < needed:
-            raise DataError(
-                f"{path}, line {number}: {plural(len(cells), 'column')}, and columns: {list(columns)} needs {needed} "
-                f"with tabs between them; correct the line ({short(line)}) or set columns"
-            )
-        yield number, cells[columns[0] - 1], cells[columns[1] - 1]
+    return f"convert the file, e.g. with {_ICONV.format(encoding)}"
 
 
 def read_csv(
@@ -299,13 +204,13 @@ def read_csv(
     while True:
         start = rows.line_num + 1
         try:
-            row = next(rows)
-        except StopIteration:
-            return
+            row = next(rows, None)
         except csv.Error as error:
             raise DataError(
                 f'{path}, line {start}: not CSV ({error}); a cell with a quote is written "a ""quoted"" cell"'
             ) from error
+        if row is None:
+            return
         if not row:  # an empty line
             continue
         if not width:
@@ -327,20 +232,20 @@ def csv_columns(path: Path, delimiter: str = ",") -> list[str]:
 
 
 def _column_index(path: Path, row: Sequence[str], column: str | int, header: bool) -> int:
-    """The index of a column."""
+    """The index of a column, which is named by the header or counted from 1."""
     names = [name.strip() for name in row]
-    if isinstance(column, str) and header:
-        if column in names:
-            if names.count(column) > 1:
-                raise DataError(f"{path}: {names.count(column)} columns are named {column!r}; give a number from 1")
-            return names.index(column)
-        near = difflib.get_close_matches(column, names, n=1)
-        guess = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(map(repr, names))}"
-        raise DataError(f"{path}: there is no column {column!r}; {guess}")
-    if isinstance(column, str):
+    if isinstance(column, int):
+        if 1 <= column <= len(row):
+            return column - 1
+        raise DataError(f"{path}: there is no column {column}, only {len(row)}; columns are counted from 1")
+    if not header:
         raise DataError(
             f"{path}: column {column!r} is a name, and header: false says there are none; give a number from 1"
         )
-    if not 1 <= column <= len(row):
-        raise DataError(f"{path}: there is no column {column}, only {len(row)}; columns are counted from 1")
-    return column - 1
+    if names.count(column) > 1:
+        raise DataError(f"{path}: {names.count(column)} columns are named {column!r}; give a number from 1")
+    if column in names:
+        return names.index(column)
+    near = difflib.get_close_matches(column, names, n=1)
+    guess = f"did you mean {near[0]!r}?" if near else f"its columns are {', '.join(map(repr, names))}"
+    raise DataError(f"{path}: there is no column {column!r}; {guess}")

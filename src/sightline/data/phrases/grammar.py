@@ -121,11 +121,14 @@ class Grammar:
     def _verbal(self, tense: str, earlier: Clause | None, full: bool) -> Clause:
         """A clause with a full verb, without relative clauses; `full`: with nouns, which can have them."""
         verb = self._verb()
-        subject = self._pronoun(earlier and earlier.subject, verb.subject) or self._phrase((verb.subject,), full=full)
+        subject = self._pronoun(earlier.subject if earlier else None, verb.subject) or self._phrase(
+            (verb.subject,), full=full
+        )
         thing = None
         if verb.case:
             kinds = _KINDS if verb.object == "any" else (verb.object,)
-            thing = self._pronoun(earlier and earlier.object, verb.object) or self._phrase(kinds, full=full)
+            referent = earlier.object if earlier else None
+            thing = self._pronoun(referent, verb.object) or self._phrase(kinds, full=full)
         clause = Clause(next(self._numbers), subject, verb, thing)
         clause.tense = tense or self.choose(("present", "present", "past", "past", "perfect", "future"))
         if clause.tense in ("present", "past") and self.chance(0.15):
@@ -138,7 +141,7 @@ class Grammar:
 
     def _predicative(self, tense: str, earlier: Clause | None, full: bool) -> Clause:
         """X is (very) Y."""
-        subject = self._pronoun(earlier and earlier.subject, "any")
+        subject = self._pronoun(earlier.subject if earlier else None, "any")
         if subject is None:
             subject = self._phrase((self.choose(_KINDS),), full=full, disambiguate=True)
         kinds = subject.noun.kinds if subject.noun else frozenset({"person"})
