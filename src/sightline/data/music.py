@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, groupby
@@ -26,6 +27,8 @@ REST = "_"
 HIGHEST = 127  # the highest MIDI pitch; the lowest is 0
 
 _WORDS: dict[str, int | None] = {REST: None} | {str(pitch): pitch for pitch in range(HIGHEST + 1)}
+
+_NUMBER = re.compile(r"-?[1-9][0-9]*")  # "128" and "-5", but not "067"
 
 _BEAT = 750_000  # microseconds of a quarter note: 80 a minute
 _TICKS = 120  # a 16th, of the 480 that a quarter note commonly has
@@ -50,10 +53,6 @@ class Chorale:
             for voice, pitch in zip(VOICES, step, strict=True):
                 if pitch is not None and not 0 <= pitch <= HIGHEST:
                     raise ValueError(f"step {number}, {voice}: pitch {pitch} is not in 0..{HIGHEST}")
-
-    def voice(self, index: int) -> list[int | None]:
-        """The pitches of one voice, step by step."""
-        return [step[index] for step in self.steps]
 
 
 @dataclass(frozen=True)
@@ -81,24 +80,31 @@ def read_chorales(path: Path, part: str) -> Iterator[Chorale]:
         where = f"{path}, {part}, piece {number}"
         if not isinstance(piece, list) or not piece:
             raise DataError(f"{where}: not a list of steps; write it as [[67, 62, 59, 43], ...] or take it out")
-        steps = [_pitches(step, f"{where}, step {at}") for at, step in enumerate(piece, 1)]
+        steps = []
+        for at, step in enumerate(piece, 1):
+            try:
+                steps.append(_pitches(step))
+            except ValueError as error:
+                raise DataError(f"{where}, step {at}: {error}") from error
         yield Chorale(tuple(_with_rests(steps)))
 
 
 def _part(path: Path, part: str) -> list[Any]:
+    remedy = "give a file like jsb-chorales-16th.json"
     try:
         with open_decompressed(path) as file:
             content = file.read(MAX_JSON + 1)
+        if len(content) > MAX_JSON:
+            raise DataError(f"{path} has more than {MAX_JSON:,} bytes; {remedy}")
+        parts = parse_json(content)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name in the recipe") from error
     except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read or is damaged ({error}); get the file again") from error
-    if len(content) > MAX_JSON:
-        raise DataError(f"{path} has more than {MAX_JSON:,} bytes; give a file like jsb-chorales-16th.json")
-    try:
-        parts = parse_json(content)
+    except DataError:
+        raise
     except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); give a file like jsb-chorales-16th.json") from error
+        raise DataError(f"{path} is not JSON ({error}); {remedy}") from error
     if not isinstance(parts, dict):
         raise DataError(f'{path}: not an object but {type(parts).__name__}; write {{"train": [pieces], ...}}')
     if part not in parts:
@@ -108,45 +114,41 @@ def _part(path: Path, part: str) -> list[Any]:
     return cast("list[Any]", parts[part])
 
 
-def _pitches(step: Any, where: str) -> list[int | None]:
+def _pitches(step: Any) -> list[int | None]:
     """A step of the file with integer pitches: the corpus writes 67.0 in pieces with rests."""
     if not isinstance(step, list):
-        raise DataError(f"{where}: not a list but {step!r:.60}; write the pitches of the voices, [67, 62, 59, 43]")
+        raise ValueError(f"not a list but {step!r:.60}; write the pitches of the voices, [67, 62, 59, 43]")
     if len(step) > len(VOICES):
-        raise DataError(
-            f"{where}: {plural(len(step), 'voice')}, {step!r:.60}; keep four, soprano, alto, tenor and bass"
-        )
-    pitches = [_pitch(value, where) for value in step]
+        raise ValueError(f"{plural(len(step), 'voice')}, {step!r:.60}; keep four, soprano, alto, tenor and bass")
+    pitches: list[int | None] = []
+    for value in step:
+        if value is None or (isinstance(value, float) and math.isnan(value)) or value == -1:
+            pitches.append(None)
+        elif isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+            raise ValueError(f"{value!r:.60} is not a whole number; write a MIDI pitch, or -1 for a rest")
+        elif not 0 <= value <= HIGHEST:
+            raise ValueError(f"{value!r:.60} is not a MIDI pitch, 0..{HIGHEST}; correct it, or write -1 for a rest")
+        else:
+            pitches.append(int(value))
     if len(pitches) < len(VOICES) and None in pitches:
-        raise DataError(
-            f"{where}: {step!r:.60} has a rest and fewer than four voices, so the voice of the rest is unknown; "
-            f"write all four, or leave out every voice that rests"
+        raise ValueError(
+            f"{step!r:.60} has a rest and fewer than four voices, so the voice of the rest is unknown; write all four, "
+            f"or leave out every voice that rests"
         )
     return pitches
 
 
-def _pitch(value: Any, where: str) -> int | None:
-    if value is None or (isinstance(value, float) and math.isnan(value)) or value == -1:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise DataError(f"{where}: {value!r:.60} is not a whole number; write a MIDI pitch, or -1 for a rest")
-    if not 0 <= value <= HIGHEST:
-        raise DataError(f"{where}: {value!r:.60} is not a MIDI pitch, 0..{HIGHEST}; correct it, or write -1 for a rest")
-    return int(value)
-
-
 def _with_rests(steps: Sequence[list[int | None]]) -> Iterator[Step]:
     """The steps with four voices each."""
-    full = [len(step) == len(VOICES) for step in steps]
     start = 0
     for count, group in groupby(steps, key=len):
         run = list(group)
         stop = start + len(run)
         voices: tuple[int, ...] = tuple(range(count))
         if 0 < count < len(VOICES):
-            before = next((steps[at] for at in range(start - 1, -1, -1) if full[at]), None)
-            after = next((steps[at] for at in range(stop, len(steps)) if full[at]), None)
-            voices = _singing_voices(run, [step for step in (before, after) if step is not None])
+            sides = reversed(steps[:start]), steps[stop:]
+            nearest = (next((step for step in side if len(step) == len(VOICES)), None) for side in sides)
+            voices = _singing_voices(run, [step for step in nearest if step is not None])
         for step in run:
             sung = dict(zip(voices, step, strict=True))
             yield (sung.get(0), sung.get(1), sung.get(2), sung.get(3))
@@ -154,12 +156,11 @@ def _with_rests(steps: Sequence[list[int | None]]) -> Iterator[Step]:
 
 
 def _singing_voices(run: list[list[int | None]], beside: list[list[int | None]]) -> tuple[int, ...]:
-    """The voices of steps in which some rest: those whose pitches are nearest to the given ones.
+    """The voices of steps in which some rest: those whose pitches are nearest to the full steps before and after.
 
-    This heuristic was checked. Voices keep their order and are the same in consecutive steps of equal size; each is
-    compared with its pitches in the full steps before and after. Of the 128 such steps in the JSB chorales, 120 agree
-    with `Jsb16thSeparated.json`, which has the rests (the other 8 are one solo in one validation piece). Filling from
-    the top gets 84 right and assigns a bass solo to the soprano.
+    Voices keep their order and are the same in consecutive steps of equal size. Of the 128 such steps in the JSB
+    chorales, this heuristic gets 120 right according to `Jsb16thSeparated.json`, which has the rests (the other 8 are
+    one solo in one validation piece). Filling from the top gets 84 right and assigns a bass solo to the soprano.
     """
 
     def distance(voices: tuple[int, ...]) -> int:
@@ -188,7 +189,7 @@ def parse_events(text: str) -> ParsedChorale:
     end = len(words) - len(words) % len(VOICES)
     pitches = [_WORDS.get(word) for word in words[:end]]
     wrong = [word for word in words[:end] if word not in _WORDS]
-    outside = sum(_is_number(word) for word in wrong)
+    outside = sum(_NUMBER.fullmatch(word) is not None for word in wrong)
     steps = tuple(zip(*[iter(pitches)] * len(VOICES), strict=True))
     return ParsedChorale(
         Chorale(cast("tuple[Step, ...]", steps)),
@@ -198,14 +199,8 @@ def parse_events(text: str) -> ParsedChorale:
     )
 
 
-def _is_number(word: str) -> bool:
-    """Whether a word is a number: "128" and "-5", but not "067"."""
-    digits = word.removeprefix("-")
-    return digits.isascii() and digits.isdigit() and not digits.startswith("0")
-
-
 def transpose(chorale: Chorale, semitones: int) -> Chorale:
-    """The piece so many semitones higher, or lower if negative."""
+    """The piece transposed up, or down if `semitones` is negative."""
     for number, step in enumerate(chorale.steps, 1):
         for voice, pitch in zip(VOICES, step, strict=True):
             if pitch is not None and not 0 <= pitch + semitones <= HIGHEST:
@@ -213,8 +208,8 @@ def transpose(chorale: Chorale, semitones: int) -> Chorale:
                     f"step {number}, {voice}: {pitch} moved by {plural(semitones, 'semitone')} is {pitch + semitones}, "
                     f"which is not in 0..{HIGHEST}; move it less"
                 )
-    moved = [tuple(None if pitch is None else pitch + semitones for pitch in step) for step in chorale.steps]
-    return Chorale(cast("tuple[Step, ...]", tuple(moved)))
+    steps = tuple(tuple(None if pitch is None else pitch + semitones for pitch in step) for step in chorale.steps)
+    return Chorale(cast("tuple[Step, ...]", steps))
 
 
 def write_midi(chorale: Chorale, path: Path) -> None:
@@ -233,7 +228,7 @@ def write_midi(chorale: Chorale, path: Path) -> None:
         track = mido.MidiTrack([mido.MetaMessage("track_name", name=name.capitalize())])
         track.append(mido.Message("program_change", channel=channel, program=_CHOIR))
         rest = 0  # ticks since the last note
-        for pitch, held in groupby(chorale.voice(channel)):
+        for pitch, held in groupby(step[channel] for step in chorale.steps):
             ticks = _TICKS * sum(1 for _ in held)
             if pitch is None:
                 rest += ticks

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import numpy as np
@@ -26,50 +26,47 @@ _LINK = re.compile(r"(\d+)-(\d+)")
 
 
 def parse_links(line: str, place: str) -> Links:
-    """One line; `place` names it in errors."""
-    matches = [(_LINK.fullmatch(word), word) for word in line.split()]
-    for match, word in matches:
-        if match is None:
+    """The links of a line; `place` names it in errors."""
+    links = []
+    for word in line.split():
+        if (match := _LINK.fullmatch(word)) is None:
             raise DataError(f"{place}: {word!r} is not a link; write source-target from 0, as in 0-0 1-2")
-    return [(int(match[1]), int(match[2])) for match, _ in matches if match is not None]
+        links.append((int(match[1]), int(match[2])))
+    return links
 
 
 def in_step(
     examples: Iterable[tuple[int, Example]], path: Path, *, limited: bool
 ) -> Iterator[tuple[int, Example, Links]]:
     """Each example with its links. The file needs a line for each example; more only if the examples are `limited`."""
-    lines = enumerate(read_lines(path), 1)
-    count = 0
-    for origin, example in examples:
-        count += 1
-        number, line = next(lines, (0, ""))
-        if not number:
+    lines = read_lines(path)
+    number = 0
+    for number, (origin, example) in enumerate(examples, 1):
+        line = next(lines, None)
+        if line is None:
             raise DataError(
-                f"{path} has {plural(count - 1, 'line')}, and there are more training examples; it needs a line for "
+                f"{path} has {plural(number - 1, 'line')}, and there are more training examples; it needs a line for "
                 f"each, in their order (sightline align RUN --training writes such a file)"
             )
-        yield origin, example, _checked(parse_links(line, f"{path}, line {number}"), example, path, number)
-    left = [] if limited else [1 for _, line in lines if line.strip()]
+        links = parse_links(line, f"{path}, line {number}")
+        words = len(example.source.split()), len(example.target.split())
+        for i, j in links:
+            if i >= words[0] or j >= words[1]:
+                raise DataError(
+                    f"{path}, line {number}: {i}-{j} points past the end of sentences of {words[0]} and {words[1]} "
+                    f"words; links are source-target from 0, a line for each training example in order"
+                )
+        yield origin, example, links
+    left = 0 if limited else sum(1 for line in lines if line.strip())
     if left:
-        raise DataError(f"{path} has {plural(len(left), 'line')} more than there are training examples ({count:,})")
-
-
-def _checked(links: Links, example: Example, path: Path, number: int) -> Links:
-    words = len(example.source.split()), len(example.target.split())
-    for i, j in links:
-        if i >= words[0] or j >= words[1]:
-            raise DataError(
-                f"{path}, line {number}: {i}-{j} points past the end of sentences of {words[0]} and {words[1]} words; "
-                f"links are source-target from 0, a line for each training example in order"
-            )
-    return links
+        raise DataError(f"{path} has {plural(left, 'line')} more than there are training examples ({number:,})")
 
 
 def piece_links(links: Links, source: NDArray[np.bool_], target: NDArray[np.bool_]) -> list[int]:
     """Links between all pieces of linked words, flat: s, t, s, t, …, from members (S, words) and (T, words)."""
-    pairs = {
-        (int(s), int(t)) for i, j in links for s in np.flatnonzero(source[:, i]) for t in np.flatnonzero(target[:, j])
-    }
+    pairs: set[tuple[int, int]] = set()
+    for i, j in links:
+        pairs.update(product(np.flatnonzero(source[:, i]).tolist(), np.flatnonzero(target[:, j]).tolist()))
     return list(chain.from_iterable(sorted(pairs)))
 
 
@@ -86,7 +83,7 @@ def members(tokenizer: Tokenizer, text: str, ids: Sequence[int], *, dropout: boo
     count = len(text.split())
     if len(words) and (words[0] != 0 or words[-1] >= count):
         return None
-    letters = np.asarray([piece != SPACE for piece in pieces], np.bool_)  # a lone space belongs to no word
+    letters = np.asarray([piece != SPACE for piece in pieces], np.bool_)  # a space on its own belongs to no word
     result: NDArray[np.bool_] = (words[:, None] == np.arange(count)) & letters[:, None]
     return result
 
@@ -99,12 +96,12 @@ def chunk_links(
     *,
     dropout: bool,
 ) -> list[list[int]]:
-    """The piece links of many examples, each flat."""
+    """The `piece_links` of each example."""
     result = []
     for text, source, target, words in zip(texts, *ids, links, strict=True):
-        first, second = (
+        one, two = (
             members(tokenizer, side, pieces, dropout=dropout) if words else None
             for tokenizer, side, pieces in zip(tokenizers, text, (source, target), strict=True)
         )
-        result.append([] if first is None or second is None else piece_links(words, first, second))
+        result.append([] if one is None or two is None else piece_links(words, one, two))
     return result

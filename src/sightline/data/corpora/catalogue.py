@@ -68,43 +68,44 @@ def catalogue() -> dict[str, CatalogueEntry]:
     """All corpora by name."""
     from sightline.recipe.yaml import read_yaml
 
-    text = (resources.files("sightline") / "data/corpora/catalogue.yaml").read_text(encoding="utf-8")
-    return {name: _corpus(name, entry) for name, entry in read_yaml(text, "catalogue.yaml").value.items()}
+    entries = read_yaml(_packaged("catalogue.yaml"), "catalogue.yaml").value
+    return {name: _corpus(name, entry) for name, entry in entries.items()}
 
 
 @cache
 def block_digests() -> dict[str, str]:
     """For each file (`corpus/file`), the first 4 hex digits of the SHA-256 of each block of 256 lines, joined."""
-    text = (resources.files("sightline") / "data/corpora/blocks.json").read_text(encoding="utf-8")
-    digests: dict[str, str] = json.loads(text)
+    digests: dict[str, str] = json.loads(_packaged("blocks.json"))
     return digests
 
 
 def number_lists(name: str) -> dict[str, list[str]]:
     """A list beside the catalogue: `part: number number …` on each line."""
-    text = (resources.files("sightline") / f"data/corpora/{name}").read_text(encoding="utf-8")
-    return {part: numbers.split() for part, numbers in (line.split(":") for line in text.splitlines())}
+    return {part: numbers.split() for part, numbers in (line.split(":") for line in _packaged(name).splitlines())}
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("sightline") / "data/corpora" / name).read_text(encoding="utf-8")
 
 
 def _corpus(name: str, entry: dict[str, Any]) -> CatalogueEntry:
     base = f"{_GITHUB}/{entry['repository']}/{entry['commit']}" if "repository" in entry else ""
     originals = [
-        Original(each.rsplit("/", 1)[-1], each if "://" in each else f"{base}/{each}", known)
-        for each, known in (entry.get("originals") or {}).items()
+        Original(path.rsplit("/", 1)[-1], path if "://" in path else f"{base}/{path}", digest)
+        for path, digest in (entry.get("originals") or {}).items()
     ]
     for template in entry.get("expand", ()):
         numbers = [number for part in number_lists(entry["numbers"]).values() for number in part]
         paths = [template.format(number) for number in numbers]
         originals += [Original(path.rsplit("/", 1)[-1], f"{base}/{path}") for path in paths]
     products = [
-        Product(file, said["lines"], said["sha256"], said.get("from", ""), said.get("member", ""))
-        for file, said in entry["files"].items()
+        Product(file, record["lines"], record["sha256"], record.get("from", ""), record.get("member", ""))
+        for file, record in entry["files"].items()
     ]
-    source = f"{entry['repository']} at {entry['commit'][:7]}" if base else entry["source"]
     return CatalogueEntry(
         name,
         entry["title"],
-        f"github.com/{source}" if base else source,
+        f"github.com/{entry['repository']} at {entry['commit'][:7]}" if base else entry["source"],
         entry["terms"],
         entry["download"],
         entry.get("convert", "files"),
@@ -115,18 +116,13 @@ def _corpus(name: str, entry: dict[str, Any]) -> CatalogueEntry:
 
 
 def corpora_folders() -> list[Path]:
-    """The folders in which recipes look for corpora: $SIGHTLINE_CORPORA, then the user's."""
-    named = os.environ.get("SIGHTLINE_CORPORA")
-    own = user_corpora()
-    folders = [] if not named else [Path(named).expanduser().resolve()]
-    return folders if own in folders else [*folders, own]
-
-
-def user_corpora() -> Path:
-    """The corpora folder in the user's data folder (Linux: ~/.local/share/sightline/corpora)."""
+    """The folders in which recipes look for corpora: $SIGHTLINE_CORPORA, then one in the user's data folder."""
     from platformdirs import user_data_path
 
-    return Path(user_data_path("sightline", appauthor=False)) / "corpora"
+    folders = [user_data_path("sightline", appauthor=False) / "corpora"]
+    if named := os.environ.get("SIGHTLINE_CORPORA"):
+        folders.insert(0, Path(named).expanduser().resolve())
+    return list(dict.fromkeys(folders))
 
 
 def cache_folder() -> Path:

@@ -33,35 +33,32 @@ def check(corpus: CatalogueEntry, folder: Path, against: Path | None = None) -> 
     """Check the files of a corpus against their checksums, or line by line against the files of another folder."""
     for product in corpus.products:
         path = folder / product.name
-        if not path.is_file():
-            yield FileCheck(product.name, "missing", f"no {path}")
-            continue
         try:
-            content = read(path)
-            other = None if against is None else read(against / product.name)
+            content = _read(path)
+            other = None if against is None else _read(against / product.name)
         except FileNotFoundError as error:
             yield FileCheck(product.name, "missing", f"no {error.filename}")
         except READ_ERRORS as error:
             yield FileCheck(product.name, "damaged", str(error))
         else:
             detail = recorded_difference(corpus, product, content) if other is None else difference(content, other)
-            yield FileCheck(product.name, "differs" if detail else "ok", detail or plural(count(content), "line"))
+            yield FileCheck(product.name, "differs" if detail else "ok", detail or plural(_lines(content), "line"))
 
 
-def read(path: Path) -> bytes:
+def _read(path: Path) -> bytes:
     """The decompressed content of a file."""
     with open_decompressed(path) as file:
         content: bytes = file.read()
     return content
 
 
-def count(content: bytes) -> int:
+def _lines(content: bytes) -> int:
     """The number of lines."""
     return content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
 
 
 def digests(content: bytes) -> str:
-    """The digests of its blocks of lines, one after another."""
+    """The digests of the blocks of lines, joined."""
     lines = content.split(b"\n")
     blocks = (b"\n".join(lines[start : start + BLOCK]) for start in range(0, len(lines), BLOCK))
     return "".join(hashlib.sha256(block).hexdigest()[:_DIGITS] for block in blocks)
@@ -71,30 +68,28 @@ def recorded_difference(corpus: CatalogueEntry, product: Product, content: bytes
     """The difference of a file from its record; "" if there is none."""
     if hashlib.sha256(content).hexdigest() == product.sha256:
         return ""
-    size = f"{plural(count(content), 'line')}, {product.lines:,} recorded"
     recorded, own = block_digests().get(f"{corpus.name}/{product.name}", ""), digests(content)
-    pairs = zip_longest(*(_cut(each) for each in (recorded, own)))
-    wrong = [number for number, (one, other) in enumerate(pairs) if one != other]
-    places = [f"{number * BLOCK + 1:,}–{(number + 1) * BLOCK:,}" for number in wrong[:_SHOWN]]
-    return f"{size}; differences in {plural(len(wrong), 'block')} of {BLOCK} lines: lines {_listed(places, len(wrong))}"
+    starts = range(0, max(len(recorded), len(own)), _DIGITS)
+    differing = [at // _DIGITS for at in starts if recorded[at : at + _DIGITS] != own[at : at + _DIGITS]]
+    places = _list_first([f"{number * BLOCK + 1:,}–{(number + 1) * BLOCK:,}" for number in differing])
+    return (
+        f"{plural(_lines(content), 'line')}, {product.lines:,} recorded; differences in "
+        f"{plural(len(differing), 'block')} of {BLOCK} lines: lines {places}"
+    )
 
 
 def difference(content: bytes, other: bytes) -> str:
     """The number of differing lines of two files, and the first of them; "" if there are none."""
     if content == other:
         return ""
-    pairs = zip_longest(content.split(b"\n"), other.split(b"\n"))
-    wrong = [number for number, (one, two) in enumerate(pairs, 1) if one != two]
-    size = f"{plural(count(content), 'line')} and {count(other):,}"
-    lines, others = (set(each.split(b"\n")) for each in (content, other))
-    places = _listed([f"{number:,}" for number in wrong[:_SHOWN]], len(wrong))
-    shared = f"{len(lines & others):,} of {len(others):,} different lines are in both"
-    return f"{size}; {len(wrong):,} differ: {places} ({shared})"
+    pair = content.split(b"\n"), other.split(b"\n")
+    differing = [f"{number:,}" for number, (one, two) in enumerate(zip_longest(*pair), 1) if one != two]
+    lines, others = map(set, pair)
+    return (
+        f"{plural(_lines(content), 'line')} and {_lines(other):,}; {len(differing):,} differ: {_list_first(differing)} "
+        f"({len(lines & others):,} of {len(others):,} different lines are in both)"
+    )
 
 
-def _cut(text: str) -> list[str]:
-    return [text[start : start + _DIGITS] for start in range(0, len(text), _DIGITS)]
-
-
-def _listed(places: list[str], whole: int) -> str:
-    return ", ".join(places) + (", …" if whole > len(places) else "")
+def _list_first(places: list[str]) -> str:
+    return ", ".join(places[:_SHOWN]) + (", …" if len(places) > _SHOWN else "")

@@ -12,13 +12,16 @@ import shutil
 import subprocess
 import tarfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from sightline.data.corpora.catalogue import CatalogueEntry, CorpusError, number_lists
+from sightline.data.corpora.europarl import europarl_files
+from sightline.data.phrases import phrases
 from sightline.data.sources import split_position
 from sightline.data.text_files import read_lines
 from sightline.files import READ_ERRORS
+from sightline.recipe.sources import PhrasesSource
 from sightline.terminal import short
 
 _BOM = b"\xef\xbb\xbf"
@@ -83,9 +86,6 @@ def _articles(corpus: CatalogueEntry, originals: Originals) -> Made:
 
 def _phrases(corpus: CatalogueEntry, originals: Originals) -> Made:
     """The built-in corpus as files, with its gold alignments."""
-    from sightline.data.phrases import phrases
-    from sightline.recipe.sources import PhrasesSource
-
     for part, examples in (("train", 20_000), ("validation", 500), ("test", 1_000)):
         pairs = list(phrases(PhrasesSource.model_validate({"split": part, "examples": examples})))
         yield f"{part}.en", _lines(each.english for each in pairs)
@@ -95,17 +95,7 @@ def _phrases(corpus: CatalogueEntry, originals: Originals) -> Made:
         yield f"{part}.links", _lines(" ".join(f"{i}-{j}" for i, j in sorted(each.links)) for each in pairs)
 
 
-def _europarl(corpus: CatalogueEntry, originals: Originals) -> Made:
-    from sightline.data.corpora.europarl import europarl_files
-
-    return europarl_files(originals)
-
-
-def _synopses(corpus: CatalogueEntry, originals: Originals) -> Made:
-    return synopses(list(originals.values()))
-
-
-def _lines(lines: Iterator[str]) -> bytes:
+def _lines(lines: Iterable[str]) -> bytes:
     return "".join(line + "\n" for line in lines).encode("utf-8")
 
 
@@ -114,8 +104,8 @@ CONVERSIONS: dict[str, Callable[[CatalogueEntry, Originals], Made]] = {
     "segments": _segments,
     "tatoeba": _tatoeba,
     "articles": _articles,
-    "europarl": _europarl,
-    "synopses": _synopses,
+    "europarl": lambda corpus, originals: europarl_files(originals),
+    "synopses": lambda corpus, originals: synopses(list(originals.values())),
     "phrases": _phrases,
 }
 
@@ -123,8 +113,8 @@ CONVERSIONS: dict[str, Callable[[CatalogueEntry, Originals], Made]] = {
 LISTS = Path("/var/lib/apt/lists")
 SYNOPSES_SPLITS = {"train": (0.0, 0.95), "valid": (0.95, 0.975), "test": (0.975, 1.0)}
 
-_FEWEST = {"source": 7, "target": 2}  # words
-_HELPER = Path("/usr/lib/apt/apt-helper")  # decompresses whatever apt compresses
+_FEWEST_SOURCE_WORDS, _FEWEST_TARGET_WORDS = 7, 2
+_APT_HELPER = Path("/usr/lib/apt/apt-helper")  # decompresses whatever apt compresses
 
 
 def apt_lists() -> list[Path]:
@@ -142,7 +132,8 @@ def synopses(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
     pairs: dict[str, str] = {}
     for file in files:
         for synopsis, description in _descriptions(file):
-            if len(description.split()) >= _FEWEST["source"] and len(synopsis.split()) >= _FEWEST["target"]:
+            words = len(description.split()), len(synopsis.split())
+            if words[0] >= _FEWEST_SOURCE_WORDS and words[1] >= _FEWEST_TARGET_WORDS:
                 pairs.setdefault(description, synopsis)
     if not pairs:
         raise CorpusError(
@@ -150,11 +141,11 @@ def synopses(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
             f"Translation-en files: give one with --packages FILE, e.g. "
             f"http://deb.debian.org/debian/dists/bookworm/main/i18n/Translation-en.bz2"
         )
-    by_place = sorted((split_position(source), source, target) for source, target in pairs.items())
+    positions = sorted((split_position(source), source, target) for source, target in pairs.items())
     for part, (start, stop) in SYNOPSES_SPLITS.items():
-        own = [(source, target) for spot, source, target in by_place if start <= spot < stop]
+        own = [pair for position, *pair in positions if start <= position < stop]
         for side, name in enumerate(("src", "tgt")):
-            yield f"{part}.{name}.xz", "".join(pair[side] + "\n" for pair in own).encode()
+            yield f"{part}.{name}.xz", _lines(pair[side] for pair in own)
 
 
 def _descriptions(file: Path) -> Iterator[tuple[str, str]]:
@@ -174,9 +165,11 @@ def _descriptions(file: Path) -> Iterator[tuple[str, str]]:
 def _control_lines(file: Path) -> Iterator[str]:
     if file.suffix != ".lz4":
         return read_lines(file)
-    command = [str(_HELPER), "cat-file"] if _HELPER.exists() else [shutil.which("lz4") or "", "-dc"]
+    command = [str(_APT_HELPER), "cat-file"] if _APT_HELPER.exists() else [shutil.which("lz4") or "", "-dc"]
     if not command[0]:
-        raise CorpusError(f"{file}: neither {_HELPER} nor lz4 is there to decompress it; decompress it by hand")
+        raise CorpusError(
+            f"{file}: {_APT_HELPER} and lz4 are not installed; install one, or decompress the file by hand"
+        )
     done = subprocess.run([*command, str(file)], capture_output=True, check=False)
     if done.returncode:
         raise CorpusError(f"{file} cannot be decompressed: {short(done.stderr.decode(errors='replace').strip())}")

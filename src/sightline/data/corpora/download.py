@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sightline.data.corpora.catalogue import CatalogueEntry, CorpusError, Original, corpora_folders
 from sightline.data.corpora.checking import FileCheck, check
-from sightline.data.corpora.conversion import convert
+from sightline.data.corpora.conversion import apt_lists, convert
 from sightline.files import compressed, write_atomically
 from sightline.progress import Progress, silent
 
@@ -42,8 +43,6 @@ def get_corpus(
         originals[original.name] = download(original, kept, mirror=mirror, progress=progress)
         progress(f"{corpus.name}: files downloaded", number, len(corpus.originals))
     if corpus.convert == "synopses":
-        from sightline.data.corpora.conversion import apt_lists
-
         originals = {str(path): path for path in packages or apt_lists()}
     for number, (name, content) in enumerate(convert(corpus, originals), 1):
         progress(f"{corpus.name}: files written", number, len(corpus.products))
@@ -90,12 +89,12 @@ def download(original: Original, folder: Path, *, mirror: str | None = None, pro
     return place
 
 
+@dataclass
 class ResumingDownloader:
     """A downloader for pooch that resumes after the content of `part`, and keeps it if the connection breaks."""
 
-    def __init__(self, part: Path, progress: Progress) -> None:
-        self.part = part
-        self.progress = progress
+    part: Path
+    progress: Progress
 
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
         """Download to `part`, then move it to where pooch wants it."""

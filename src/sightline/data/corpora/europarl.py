@@ -1,9 +1,9 @@
 """Sentence pairs from the proceedings of the European Parliament, a German and an English XML file for each session.
 
-Speeches (`intervention`) are matched by their number, paragraphs by their order where a speech has equally many in both
-languages, else the speech is one paragraph. Sentences within a paragraph are aligned by their lengths (Gale and Church
-1993): beads of 1-1, 1-2, 2-1 and 2-2 sentences are kept, 1-0 and 0-1 are dropped. Sessions are divided by date: of
-train a share is kept, of the others the first pairs. Later sessions are not translated throughout, so a pair is kept
+Speeches (`intervention`) are matched by number, and paragraphs by order if both languages have the same number of them,
+else the speech is one paragraph. Sentences within a paragraph are aligned by their lengths (Gale and Church 1993):
+beads of 1-1, 1-2, 2-1 and 2-2 sentences are kept, 1-0 and 0-1 are dropped. Sessions are divided by date: train has a
+share of its pairs, valid and test have the first pairs. Later sessions are only partly translated, so a pair is kept
 only if its German side has a frequent German word, and its English side an English one.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from sightline.data.corpora.catalogue import CorpusError, number_lists
@@ -21,35 +21,34 @@ from sightline.text.sentences import sentences
 
 # German characters for each English one, and the variance of their difference for each character (Gale and Church, §2)
 _RATIO, _VARIANCE = 1.1, 6.8
-_BEADS = {(1, 1): 0.89, (1, 0): 0.0099, (0, 1): 0.0099, (1, 2): 0.0445, (2, 1): 0.0445, (2, 2): 0.011}  # and priors
+_BEADS = {(1, 1): 0.89, (1, 0): 0.0099, (0, 1): 0.0099, (1, 2): 0.0445, (2, 1): 0.0445, (2, 2): 0.011}  # with priors
 _MOST_WORDS, _MOST_RATIO = 85, 2.5
-_SHARE, _HELD_OUT = 0.25, 2_000  # of the pairs of train; how many the others have
-_LARGEST = 200  # sentences of a paragraph that are aligned
+_SHARE, _HELD_OUT = 0.25, 2_000  # share of the pairs in train; number of pairs in valid and test
+_LARGEST = 200  # most sentences of a paragraph that are aligned
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_GERMAN = _words(
-    "aber auf auch bei bin dank das dass daß dem den der des die diese dieser ein eine einen er es für haben hat herr "
-    "ich im in ist kann mit möchte nicht noch sehr sich sie sind und uns unsere vielen von war wenn werden wie wir "
-    "wird zu zum zur über"
-)
-_ENGLISH = _words(
-    "a also am an and are as at be been but by can for from has have he i if in is it its like mr must not of on or "
-    "our that the their there this to very was we what which will with would you thank"
+_GERMAN, _ENGLISH = (
+    frozenset(words.split())
+    for words in (
+        "aber auf auch bei bin dank das dass daß dem den der des die diese dieser ein eine einen er es für haben hat "
+        "herr ich im in ist kann mit möchte nicht noch sehr sich sie sind und uns unsere vielen von war wenn werden "
+        "wie wir wird zu zum zur über",
+        "a also am an and are as at be been but by can for from has have he i if in is it its like mr must not of on "
+        "or our that the their there this to very was we what which will with would you thank",
+    )
 )
 
 Pair = tuple[str, str]  # German, English
 
 
 def europarl_files(originals: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]:
-    """The files of each part. No pair comes twice; of train, no sentence is in the other parts."""
+    """The files of each part. No pair occurs twice, and no sentence of train in the other parts."""
     parts = {}
     for part, dates in number_lists("europarl.txt").items():
-        drawn = (pair for date in dates for pair in session(originals, date) if part != "train" or _kept(pair))
-        parts[part] = list(islice(dict.fromkeys(drawn), None if part == "train" else _HELD_OUT))
+        pairs = chain.from_iterable(session(originals, date) for date in dates)
+        if part == "train":
+            pairs = (pair for pair in pairs if split_position(pair[0]) < _SHARE)
+        parts[part] = list(islice(dict.fromkeys(pairs), None if part == "train" else _HELD_OUT))
     held_out = {sentence for part in ("valid", "test") for pair in parts[part] for sentence in pair}
     parts["train"] = [pair for pair in parts["train"] if not held_out.intersection(pair)]
     for part, pairs in parts.items():
@@ -58,7 +57,7 @@ def europarl_files(originals: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]
 
 
 def session(originals: Mapping[str, Path], date: str) -> Iterator[Pair]:
-    """The pairs of one day, in their order."""
+    """The pairs of one day, in order."""
     german, english = (_speeches(originals[f"{date}.{language}.xml"]) for language in ("DE", "EN"))
     for number, paragraphs in german.items():
         others = english.get(number, [])
@@ -69,7 +68,7 @@ def session(originals: Mapping[str, Path], date: str) -> Iterator[Pair]:
 
 
 def align(german: Sequence[str], english: Sequence[str]) -> list[Pair]:
-    """The sentences of a paragraph put together: the beads of least cost."""
+    """The sentence pairs of a paragraph: the beads of least total cost."""
     if not german or not english or max(len(german), len(english)) > _LARGEST:
         return []
     costs = [[math.inf] * (len(english) + 1) for _ in range(len(german) + 1)]
@@ -110,10 +109,6 @@ def _fits(pair: Pair) -> bool:
         known.intersection(text.lower().split()) for known, text in zip((_GERMAN, _ENGLISH), pair, strict=True)
     )
     return fitting and translated and pair[0] != pair[1] and not any(text.startswith("(") for text in pair)
-
-
-def _kept(pair: Pair) -> bool:
-    return split_position(pair[0]) < _SHARE
 
 
 def _speeches(path: Path) -> dict[str, list[str]]:
