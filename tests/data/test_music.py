@@ -284,7 +284,7 @@ def test_a_midi_file_holds_every_note_and_no_other(tmp_path_factory: pytest.Temp
             for step in range(note.start * 4 // piece.ticks_per_beat, note.stop * 4 // piece.ticks_per_beat):
                 assert sung[step] is None
                 sung[step] = note.pitch
-        assert sung == chorale.voice(index)
+        assert sung == [step[index] for step in chorale.steps]
         assert len(notes) == sum(pitch is not None for pitch, _ in groupby(sung))
 
 

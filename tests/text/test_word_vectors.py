@@ -153,9 +153,9 @@ def test_a_binary_file_with_more_than_it_says_or_without_a_header_is_an_error(tm
     more = rf"byte {len(data) - 1}: there is more after the 7 words that the first line says"
     with pytest.raises(WordVectorError, match=more):
         read_word_vectors(written(tmp_path, data + b"more"), WORDS)
-    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out, and the file is looked into$"):
+    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out to detect it$"):
         read_word_vectors(written(tmp_path, content("glove")), WORDS, format="word2vec-binary")
-    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out, and the file is looked into$"):
+    with pytest.raises(WordVectorError, match=r"line 1: .* leave the format out to detect it$"):
         read_word_vectors(written(tmp_path, content("glove")), WORDS, format="word2vec")
     broken = data.replace(MATRIX[0].tobytes(), np.full(5, np.inf, "<f4").tobytes())
     with pytest.raises(WordVectorError, match="byte 8: a value is not finite"):

@@ -94,15 +94,14 @@ def _part(path: Path, part: str) -> list[Any]:
     try:
         with open_decompressed(path) as file:
             content = file.read(MAX_JSON + 1)
-        if len(content) > MAX_JSON:
-            raise DataError(f"{path} has more than {MAX_JSON:,} bytes; {remedy}")
-        parts = parse_json(content)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the name in the recipe") from error
     except READ_ERRORS as error:
         raise DataError(f"{path} cannot be read or is damaged ({error}); get the file again") from error
-    except DataError:
-        raise
+    if len(content) > MAX_JSON:
+        raise DataError(f"{path} has more than {MAX_JSON:,} bytes; {remedy}")
+    try:
+        parts = parse_json(content)
     except ValueError as error:
         raise DataError(f"{path} is not JSON ({error}); {remedy}") from error
     if not isinstance(parts, dict):

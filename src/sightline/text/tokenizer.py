@@ -13,7 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -288,47 +288,38 @@ def parts(text: str, longest: int = _PART) -> Iterator[str]:
     yield text[start:]
 
 
+def _encode(inner: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
+    return [encoding.ids for encoding in inner.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
 def encode_texts(
     inner: tokenizers.Tokenizer, texts: Sequence[str], *, longest: int = _PART, together: int = _TOGETHER
 ) -> list[Ids]:
     """The ids of each text, without start and end tokens; long texts are encoded in parts."""
     if sum(map(len, texts)) <= together and all(len(text) <= longest for text in texts):
         return _encode(inner, texts)
-    cut = [list(parts(text, longest)) for text in texts]
-    every = chain.from_iterable(_encode(inner, group) for group in _groups(chain.from_iterable(cut), together))
-    space = _space(inner) if any(len(each) > 1 for each in cut) else []
-    return [_joined([next(every) for _ in each], space) for each in cut]
-
-
-def _encode(inner: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Ids]:
-    return [cut.ids for cut in inner.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def _groups(texts: Iterable[str], together: int) -> Iterator[list[str]]:
-    """The texts in groups of about `together` characters."""
+    split = [list(parts(text, longest)) for text in texts]
+    encoded: list[Ids] = []
     group: list[str] = []
     size = 0
-    for text in texts:
-        group.append(text)
-        size += len(text)
+    for part in chain.from_iterable(split):
+        group.append(part)
+        size += len(part)
         if size >= together:
-            yield group
+            encoded += _encode(inner, group)
             group, size = [], 0
-    if group:
-        yield group
-
-
-def _space(inner: tokenizers.Tokenizer) -> Ids:
-    """The ids of the space between two words, if it is a token of its own, which a part would lose at its edge."""
-    if inner.normalizer is None or inner.normalizer.normalize_str(" "):
-        return []
-    one, two = _encode(inner, ["a", "a a"])
-    return two[len(one) : len(two) - len(one)]
-
-
-def _joined(cut: list[Ids], space: Ids) -> Ids:
-    filled = [ids for ids in cut if ids]
-    return list(chain(*filled[:1], *(chain(space, ids) for ids in filled[1:])))
+    encoded += _encode(inner, group)
+    # Tokenizers that keep spaces lose the one between two parts, at whose edge it is.
+    space: Ids = []
+    if inner.normalizer is not None and not inner.normalizer.normalize_str(" "):
+        one, two = _encode(inner, ["a", "a a"])
+        space = two[len(one) : len(two) - len(one)]
+    ids = iter(encoded)
+    joined = []
+    for each in split:
+        first, *rest = [part for part in islice(ids, len(each)) if part] or [[]]
+        joined.append([*first, *chain.from_iterable([*space, *part] for part in rest)])
+    return joined
 
 
 SpelledSide = Literal["source", "target", "both"]

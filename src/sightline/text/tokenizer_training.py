@@ -49,14 +49,26 @@ def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[
         inner.decoder = _spaced()
         if isinstance(section, WordTokenizer):  # an unknown word lost its space: restore it
             inner.decoder = decoders.Sequence([decoders.Replace(SPECIALS[UNK], SPACE + SPECIALS[UNK]), _spaced()])
-    counted = _Counted(lines)
-    texts = (part for line in counted for part in parts(line))
-    if isinstance(section, BpeTokenizer):
-        texts = (_ENDLESS.sub(r"\g<0> ", part) for part in texts)
-    _train(inner, trainer, texts, section)
+    count = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal count
+        for count, line in enumerate(lines, 1):  # noqa: B007, used in the error message
+            for part in parts(line):
+                yield _ENDLESS.sub(r"\g<0> ", part) if isinstance(section, BpeTokenizer) else part
+
+    try:
+        inner.train_from_iterator(texts(), trainer)
+    except Exception as error:
+        if type(error) is not Exception:  # the library raises bare exceptions; others come from reading the lines
+            raise
+        raise TokenizerError(
+            f"no {section.kind} vocabulary of tokenizer.size ({section.size}) can be learned: {error}; raise "
+            f"tokenizer.size, or take tokenizer.kind: bpe, which leaves rare characters out"
+        ) from error
     if inner.get_vocab_size() <= len(specials):
         raise TokenizerError(
-            f"no {section.kind} vocabulary can be learned from {plural(counted.lines, 'line')} of text: "
+            f"no {section.kind} vocabulary can be learned from {plural(count, 'line')} of text: "
             f"nothing in them is frequent enough; check data.train, or lower tokenizer.min_count"
         )
     if isinstance(section, UnigramTokenizer):
@@ -67,19 +79,6 @@ def train_tokenizer(section: AnyTokenizer, lines: Iterable[str], specials: list[
 def _spaced() -> decoders.Decoder:
     """Decodes "▁" as a space, except before the first word."""
     return decoders.Metaspace(replacement=SPACE, prepend_scheme="always", split=False)
-
-
-class _Counted:
-    """Lines that are counted as they pass, for the error message if no vocabulary results."""
-
-    def __init__(self, lines: Iterable[str]) -> None:
-        self._source = lines
-        self.lines = 0
-
-    def __iter__(self) -> Iterator[str]:
-        for line in self._source:
-            self.lines += 1
-            yield line
 
 
 def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Tokenizer, trainers.Trainer]:
@@ -103,18 +102,6 @@ def _blank(section: AnyTokenizer, specials: list[str]) -> tuple[tokenizers.Token
     )
 
 
-def _train(inner: tokenizers.Tokenizer, trainer: trainers.Trainer, lines: Iterable[str], section: AnyTokenizer) -> None:
-    try:
-        inner.train_from_iterator(lines, trainer)
-    except Exception as error:
-        if type(error) is not Exception:  # the library raises bare exceptions; others come from reading the lines
-            raise
-        raise TokenizerError(
-            f"no {section.kind} vocabulary of tokenizer.size ({section.size}) can be learned: {error}; raise "
-            f"tokenizer.size, or take tokenizer.kind: bpe, which leaves rare characters out"
-        ) from error
-
-
 def _deterministic(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
     """The trained unigram model with scores that do not depend on the order of hash tables.
 
@@ -132,11 +119,8 @@ def _deterministic(inner: tokenizers.Tokenizer, count: int) -> models.Unigram:
 
 
 def _normalizer(section: TokenizerSection) -> normalizers.Normalizer:
-    steps: list[normalizers.Normalizer] = []
-    if section.normalize == "nfc":
-        steps.append(normalizers.NFC())
-    elif section.normalize == "nfkc":
-        steps.append(normalizers.NFKC())
+    forms = {"nfc": normalizers.NFC, "nfkc": normalizers.NFKC}
+    steps: list[normalizers.Normalizer] = [forms[section.normalize]()] if section.normalize in forms else []
     if section.lowercase:
         steps.append(normalizers.Lowercase())
     steps.append(normalizers.Replace(SPACE, OWN_SPACE if isinstance(section, WhitespaceTokenizer) else "_"))

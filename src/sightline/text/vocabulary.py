@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
@@ -56,8 +57,11 @@ class Vocabulary:
 
     def save(self, folder: Path) -> None:
         """Write tokenizer.json, or one file for each side."""
-        for name, tokenizer in self._files().items():
-            tokenizer.save(folder / name)
+        if self.shared:  # the recipe says which side is spelled out
+            self.source.with_spelling(False).save(folder / "tokenizer.json")
+        else:
+            self.source.save(folder / "tokenizer.source.json")
+            self.target.save(folder / "tokenizer.target.json")
 
     @classmethod
     def load(cls, folder: Path, labels: Labels = "none") -> Vocabulary:
@@ -103,11 +107,6 @@ class Vocabulary:
             target = source
         return replace(self, source=source, target=target)
 
-    def _files(self) -> dict[str, Tokenizer]:
-        if self.shared:  # the recipe says which side is spelled out
-            return {"tokenizer.json": self.source.with_spelling(False)}
-        return {"tokenizer.source.json": self.source, "tokenizer.target.json": self.target}
-
 
 def with_preprocessing(recipe: Recipe, vocabulary: Vocabulary) -> Vocabulary:
     """The vocabulary with the preprocessing that the recipe's training sources apply to raw text.
@@ -136,8 +135,9 @@ def label_tokenizer(texts: Iterable[str], *, whole: bool) -> Tokenizer:
         counts.update(labels)
     if not counts:
         raise TokenizerError("no labels can be learned from texts without any; check data.train")
-    labels = [_escaped(label) for label in sorted(counts, key=lambda label: (-counts[label], label))]
-    vocabulary = {label: number for number, label in enumerate([*SPECIALS, *labels])}
+    labels = sorted(counts, key=lambda label: (-counts[label], label))
+    escaped = [re.sub(rf"\A<(?=\\*{_NAMES}>\Z)", lambda _: _ESCAPE, label) for label in labels]
+    vocabulary = {label: number for number, label in enumerate([*SPECIALS, *escaped])}
     inner = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=SPECIALS[UNK]))
     inner.add_special_tokens(list(SPECIALS))
     head, tail = (r"\A", r"\z") if whole else ("(?<![^ ])", "(?![^ ])")
@@ -176,11 +176,6 @@ def uneven_labels(text: str, labels: str) -> str | None:
     )
 
 
-def _escaped(label: str) -> str:
-    like_special = label[:1] == "<" and "<" + label[1:].lstrip("\\") in SPECIALS
-    return _ESCAPE + label[1:] if like_special else label
-
-
 def extend_tokenizer(old: Tokenizer, new: Tokenizer) -> Tokenizer:
     """`old` with the tokens of `new` that it lacks, with ids from `old.size` on; weights for the old ids still fit.
 
@@ -197,7 +192,8 @@ def extend_tokenizer(old: Tokenizer, new: Tokenizer) -> Tokenizer:
         known = {piece for piece, _ in model["vocab"]}
         model["vocab"] += [scored for scored in more["vocab"] if scored[0] not in known]
     else:
-        _add_tokens(model["vocab"], more["vocab"], old.size)
+        added = (token for token in sorted(more["vocab"], key=more["vocab"].get) if token not in model["vocab"])
+        model["vocab"] |= {token: old.size + number for number, token in enumerate(added)}
     if model["type"] == "BPE":
         merges = {tuple(pair) for pair in model["merges"]}
         model["merges"] += [pair for pair in more["merges"] if tuple(pair) not in merges]
@@ -205,8 +201,3 @@ def extend_tokenizer(old: Tokenizer, new: Tokenizer) -> Tokenizer:
     if result.pieces(range(old.size)) != old.pieces(range(old.size)):
         raise TokenizerError("this tokenizer cannot be extended: its old tokens would get other numbers")
     return result
-
-
-def _add_tokens(vocabulary: dict[str, int], more: dict[str, Any], first: int) -> None:
-    unknown = [token for token in sorted(more, key=lambda token: more[token]) if token not in vocabulary]
-    vocabulary |= {token: first + number for number, token in enumerate(unknown)}

@@ -4,19 +4,20 @@ word2vec text    "N D\\n", then N lines "word x₁ … x_D"
 word2vec binary  "N D\\n", then N times: word, space, D float32 (little-endian), with or without a newline
 GloVe text       lines "word x₁ … x_D" alone; some words contain spaces, so values are counted from the right
 
-Files may be compressed (.gz, .xz, .bz2, .zst). Files of millions of words are streamed, and only the words of a
-vocabulary are kept. Words are compared as UTF-8 bytes, so the few broken words in the best-known files do no harm.
+Files may be compressed (.gz, .xz, .bz2, .zst). They are streamed, and only the words of a vocabulary are kept. Words
+are compared as UTF-8 bytes, so invalid UTF-8 in well-known files does no harm.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,8 +103,7 @@ def read_word_vectors(
         )
     exact = _rows(vocabulary)
     lowered = _rows([word.lower() for word in vocabulary]) if lowercase else {}
-    wanted = exact.keys() | lowered.keys()
-    with vector_entries(path, format, width, wanted) as (width, entries):
+    with vector_entries(path, format, width, exact.keys() | lowered.keys()) as (width, entries):
         matrix = np.full((len(vocabulary), width), np.nan, np.float32)  # (V, D)
         source = np.zeros(len(vocabulary), np.int8)  # 0 for no vector, 1 for one of the lowercased word, 2 for its own
         for word, vector in entries:
@@ -123,12 +123,9 @@ def read_word_vectors(
 
 def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
     """All words of a file and their vectors (V, D), in file order, in memory."""
-    with vector_entries(path, None, None, _Everything()) as (width, entries):
-        words, rows = [], []
-        for word, vector in entries:
-            words.append(word.decode("utf-8", "replace"))
-            rows.append(vector)
-    return words, np.stack(rows) if rows else np.empty((0, width), np.float32)
+    with vector_entries(path, None, None, None) as (width, entries):
+        pairs = [(word.decode("utf-8", "replace"), vector) for word, vector in entries]
+    return [word for word, _ in pairs], np.array([vector for _, vector in pairs], np.float32).reshape(-1, width)
 
 
 def initial_embeddings(
@@ -172,7 +169,11 @@ def initial_embeddings(
     if not size > 0:
         raise WordVectorError(f"{path}: all vectors are zero; {AGAIN}")
     new[rows] = known * (np.sqrt(np.square(old[rows], dtype=np.float64).mean()) / size)
-    return _like(table, new), coverage
+    if isinstance(table, np.ndarray):
+        return new, coverage
+    import torch  # only callers with tensors need it
+
+    return torch.from_numpy(new).to(table), coverage
 
 
 def write_word_vectors(
@@ -198,22 +199,6 @@ def write_word_vectors(
         values = row.astype("<f4").tobytes() if binary else " ".join(f"{x:.9g}" for x in row.tolist()).encode()
         lines.append(name + b" " + values)
     write_atomically(path, compressed(path, b"\n".join(lines) + b"\n"))
-
-
-class _Everything(Container[bytes]):
-    """Contains every word."""
-
-    def __contains__(self, word: object) -> bool:
-        return True
-
-
-def _like(table: Table, values: NDArray[Any]) -> Table:
-    """The values as the same kind of table, on the same device."""
-    if isinstance(table, np.ndarray):
-        return values
-    import torch  # only who gives a tensor needs it
-
-    return torch.from_numpy(values).to(table)
 
 
 def _rows(words: Sequence[str]) -> dict[bytes, list[int]]:
@@ -243,33 +228,41 @@ class WordVectorError(ValueError):
 
 @contextmanager
 def vector_entries(
-    path: Path, format: Format | None, width: int | None, wanted: Container[bytes]
+    path: Path, format: Format | None, width: int | None, words: Container[bytes] | None
 ) -> Iterator[tuple[int, _Entries]]:
-    """D, and the wanted words with their vectors (D,) in file order; without a format, it is detected."""
+    """D, and the words with their vectors (D,) in file order; `words`, if given, selects some of them.
+
+    Without a format, it is detected.
+    """
     kind = format or _guess(path)
     with _open(path) as file:
-        read = _read_binary if kind == "word2vec-binary" else _read_text
-        yield read(path, file, kind, width, wanted)
-
-
-def _read_text(
-    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: Container[bytes]
-) -> tuple[int, _Entries]:
-    """D, and the wanted words of a text file with their vectors."""
-    first = file.readline().removeprefix(_BOM)
-    if kind == "word2vec":
-        total, values = _header(path, first)
-        return _agreed(path, values, width), _text_entries(path, file, 2, values, total, wanted)
-    values = _trailing_values(first)
-    if not values:
-        raise WordVectorError(f"{path}, line 1: {_short(first)} is not a word and its values; is it a GloVe file?")
-    lines = _again(first, file)
-    return _agreed(path, values, width), _text_entries(path, lines, 1, values, None, wanted)
+        first = file.readline(_BLOCK if kind == "word2vec-binary" else -1)
+        start = first.removeprefix(_BOM)
+        if kind == "glove":
+            total, values = None, _trailing_values(start)
+            if not values:
+                raise WordVectorError(
+                    f"{path}, line 1: {_short(start)} is not a word and its values; is it a GloVe file?"
+                )
+        else:
+            total, values = _header(path, start)
+        if width is not None and values != width:
+            raise WordVectorError(
+                f"{path} has vectors of {values} values, and {width} are needed; set the width of the embedding to "
+                f"{values} (model.width={values}), or use vectors of {width} values"
+            )
+        if kind == "word2vec-binary":
+            assert total is not None
+            yield values, _binary_entries(path, file, len(first), values, total, words)
+        else:
+            lines = chain([start], file) if kind == "glove" else file
+            yield values, _text_entries(path, lines, values, total, words)
 
 
 def _text_entries(
-    path: Path, lines: Iterator[bytes] | IO[bytes], start: int, width: int, total: int | None, wanted: Container[bytes]
+    path: Path, lines: Iterable[bytes], width: int, total: int | None, words: Container[bytes] | None
 ) -> _Entries:
+    start = 1 if total is None else 2  # the number of the first line
     number = start - 1
     for number, line in enumerate(lines, start):
         parts = line.rstrip(_LINE_END).rsplit(b" ", width)
@@ -279,8 +272,14 @@ def _text_entries(
                 f"{path}, line {number:,}: {_short(line)} has {_trailing_values(line)} values, not {width}; "
                 f"correct or remove the line, or {AGAIN}"
             )
-        if word in wanted:
-            yield word, _vector(parts[1:], f"{path}, line {number:,}")
+        if words is None or word in words:
+            try:
+                vector = np.array([float(value) for value in parts[1:]], np.float32)
+            except ValueError as error:
+                raise WordVectorError(
+                    f"{path}, line {number:,}: {error}; correct or remove the line, or {AGAIN}"
+                ) from error
+            yield word, _finite(vector, f"{path}, line {number:,}")
     if total is not None and number + 1 - start != total:
         raise WordVectorError(
             f"{path} has {plural(number + 1 - start, 'word')}, and its first line says {total:,}; {AGAIN}, "
@@ -288,26 +287,10 @@ def _text_entries(
         )
 
 
-def _vector(values: Sequence[bytes], where: str) -> Matrix:
-    try:
-        vector = np.array([float(value) for value in values], np.float32)
-    except ValueError as error:
-        raise WordVectorError(f"{where}: {error}; correct or remove the line, or {AGAIN}") from error
-    return _finite(vector, where)
-
-
-def _read_binary(
-    path: Path, file: IO[bytes], kind: Format, width: int | None, wanted: Container[bytes]
-) -> tuple[int, _Entries]:
-    """D, and the wanted words of a binary file with their vectors."""
-    first = file.readline(_BLOCK)
-    total, values = _header(path, first)
-    return _agreed(path, values, width), _binary_entries(path, file, len(first), values, total, wanted)
-
-
 def _binary_entries(
-    path: Path, file: IO[bytes], start: int, width: int, total: int, wanted: Container[bytes]
+    path: Path, file: IO[bytes], start: int, width: int, total: int, words: Container[bytes] | None
 ) -> _Entries:
+    remedy = f"{AGAIN}, or, if it is text, correct its second line, which is not a word with {width} numbers"
     buffer, at, offset = b"", 0, start  # `offset` is where the buffer begins in the file
     for number in range(total):
         while (space := buffer.find(b" ", at)) < 0 or space + 1 + 4 * width > len(buffer):
@@ -315,25 +298,19 @@ def _binary_entries(
             if not block or (space < 0 and len(buffer) - at > _BLOCK):
                 raise WordVectorError(
                     f"{path}, byte {offset + at:,}: no whole word with {width} values, and {number:,} of {total:,} "
-                    f"words are read; the file is cut off or not binary: {_binary_remedy(width)}"
+                    f"words are read; the file is cut off or not binary: {remedy}"
                 )
             buffer, at, offset = buffer[at:] + block, 0, offset + at
         word = buffer[at:space].lstrip(b"\n")
-        end = space + 1 + 4 * width
-        if word in wanted:
+        if words is None or word in words:
             vector = np.frombuffer(buffer, "<f4", width, space + 1).astype(np.float32)
             yield word, _finite(vector, f"{path}, byte {offset + space + 1:,}")
-        at = end
+        at = space + 1 + 4 * width
     if (buffer[at:] + file.read(2)).strip(b"\n"):
         raise WordVectorError(
             f"{path}, byte {offset + at:,}: there is more after the {plural(total, 'word')} that the first line says; "
-            f"{_binary_remedy(width)}"
+            f"{remedy}"
         )
-
-
-def _binary_remedy(width: int) -> str:
-    """The remedy for a damaged binary file, which may also be text with an invalid first entry."""
-    return f"{AGAIN}, or, if it is text, correct its second line, which is not a word with {width} numbers"
 
 
 def _finite(vector: Matrix, where: str) -> Matrix:
@@ -348,18 +325,9 @@ def _header(path: Path, line: bytes) -> tuple[int, int]:
     if match is None:
         raise WordVectorError(
             f"{path}, line 1: {_short(line)} is not the number of words and the number of values of each; "
-            f"word2vec files begin so, GloVe files do not: leave the format out, and the file is looked into"
+            f"word2vec files begin with them, GloVe files do not: leave the format out to detect it"
         )
     return int(match[1]), int(match[2])
-
-
-def _agreed(path: Path, values: int, width: int | None) -> int:
-    if width is not None and values != width:
-        raise WordVectorError(
-            f"{path} has vectors of {values} values, and {width} are needed; set the width of the embedding to "
-            f"{values} (model.width={values}), or use vectors of {width} values"
-        )
-    return values
 
 
 def _guess(path: Path) -> Format:
@@ -389,11 +357,6 @@ def _trailing_values(line: bytes) -> int:
 def has_surplus(word: bytes) -> bool:
     """Whether the text before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
     return b" " in word and _DECIMAL.fullmatch(word.rpartition(b" ")[2]) is not None
-
-
-def _again(first: bytes, rest: IO[bytes]) -> Iterator[bytes]:
-    yield first
-    yield from rest
 
 
 def _short(line: bytes) -> str:
