@@ -94,7 +94,7 @@ def test_ids_past_the_end_of_the_vocabulary_have_room(place: Path) -> None:
 def test_examples_that_are_not_there_are_refused(place: Path) -> None:
     made = make(place)
     for wrong in (-1, len(made)):
-        with pytest.raises(IndexError, match=f"examples {wrong} to {wrong} asked of a store of {len(made)}"):
+        with pytest.raises(IndexError, match=f"examples {wrong} to {wrong} of a store of {len(made)}"):
             made.take([wrong])
 
 

@@ -34,7 +34,7 @@ class TokenizedChunk:
 
 
 class Cleaner:
-    """Decides which examples to keep, in order, and counts the others by the first reason against them."""
+    """Decides which examples to keep, in order, and counts those it drops by the first reason."""
 
     def __init__(self, rules: Clean | None) -> None:
         self._rules = rules

@@ -58,8 +58,8 @@ class TokenSequences:
 class ExampleIds:
     """The ids of some examples: what the encoder reads, what the decoder reads, and the labels.
 
-    Labels stand at the positions of the decoder input if there is one, else of the source, or there is one label for
-    each example.
+    Labels have the positions of the decoder input if there is one, else of the source, or there is one label for each
+    example.
     """
 
     source: TokenSequences | None
@@ -93,7 +93,7 @@ def classification_ids(sources: Ids, targets: Ids) -> ExampleIds:
 
 
 def class_token_ids(sources: Ids, targets: Ids) -> ExampleIds:
-    """The same with a class token first, whose state represents the text."""
+    """The source with a class token first, whose state represents the text; one label for each example."""
     return ExampleIds(TokenSequences(sources, before=START, behind=END), None, TokenSequences(targets))
 
 
@@ -201,12 +201,8 @@ class StaticShape:
     decoder_tokens: int | None = None  # where the decoder reads another number of tokens
     labels: int | None = None  # the most labels, in masked LM
 
-    def sizes(self, ids: ExampleIds) -> list[int]:
-        """The tokens of each sequence that the model reads."""
-        return [self.size(ids, side) for side in ids.inputs]
-
     def size(self, ids: ExampleIds, side: TokenSequences) -> int:
-        """The tokens of one of them."""
+        """The tokens of the source or the decoder input of a batch."""
         return self.tokens if side is not ids.decoder_input or self.decoder_tokens is None else self.decoder_tokens
 
 
@@ -223,25 +219,16 @@ def padded_batch(ids: ExampleIds, examples: np.ndarray) -> TrainingBatch:
 
     labels, _ = rows(ids.labels)
     assert labels is not None
-    read = _source_tokens(ids)
-    if ids.masked:
-        return replace(_masked_batch(*rows(ids.source), labels, examples), source_tokens=read)
-    tokens = int(labels.count_nonzero())
-    return TrainingBatch(*rows(ids.source), *rows(ids.decoder_input), labels, tokens, examples, source_tokens=read)
-
-
-def _source_tokens(ids: ExampleIds) -> int:
-    return 0 if ids.source is None else sum(ids.source.lengths())
+    return _batch(ids, rows(ids.source), rows(ids.decoder_input), labels, examples)
 
 
 def packed_batch(ids: ExampleIds, examples: np.ndarray, static: StaticShape | None = None) -> TrainingBatch:
     """Sequences end to end. With a static shape, dummy sequences of PAD fill it up; their loss is ignored."""
     labels = ids.labels.joined()
-    tokens = int(np.count_nonzero(labels))
     fillers = spare = 0
     if static is not None:
-        sizes, places = [sum(side.lengths()) for side in ids.inputs], static.sizes(ids)
-        gaps = [all_ - size for all_, size in zip(places, sizes, strict=True)]
+        sizes, places = zip(*((sum(side.lengths()), static.size(ids, side)) for side in ids.inputs), strict=True)
+        gaps = [place - size for place, size in zip(places, sizes, strict=True)]
         fillers = max(1, -(-max(gaps) // static.longest))
         spare = static.sequences - len(ids.labels.sequences) - fillers
         if min(gaps) < fillers or spare < 0:
@@ -260,40 +247,39 @@ def packed_batch(ids: ExampleIds, examples: np.ndarray, static: StaticShape | No
         places = static.size(ids, side)
         gap, real = places - len(joined), torch.arange(places) < len(joined)
         joined = np.pad(joined, (0, gap), constant_values=PAD)
-        lengths += [*_split_evenly(gap, fillers), *[0] * spare]
+        lengths += [gap // fillers + (index < gap % fillers) for index in range(fillers)] + [0] * spare
         return torch.from_numpy(joined), replace(Packed.of(lengths, longest=static.longest), real=real)
 
-    read = _source_tokens(ids)
-    if ids.masked:
-        most = None if static is None else static.labels
-        batch = _masked_batch(*packed(ids.source), torch.from_numpy(labels), examples, most)
-        return replace(batch, source_tokens=read)
-    target = torch.from_numpy(labels)
-    return TrainingBatch(*packed(ids.source), *packed(ids.decoder_input), target, tokens, examples, source_tokens=read)
+    most_labels = None if static is None else static.labels
+    return _batch(ids, packed(ids.source), packed(ids.decoder_input), torch.from_numpy(labels), examples, most_labels)
 
 
-def _masked_batch(
-    source: Tensor | None, layout: Layout | None, labels: Tensor, examples: np.ndarray, most: int | None = None
+def _batch(
+    ids: ExampleIds,
+    source: tuple[Tensor | None, Layout | None],
+    decoder_input: tuple[Tensor | None, Layout | None],
+    labels: Tensor,
+    examples: np.ndarray,
+    most_labels: int | None = None,
 ) -> TrainingBatch:
-    """A masked-LM batch: the positions of the labels among all tokens of the batch, and the labels there alone.
+    """In masked LM, `decoder_input` becomes the positions of the labels among all tokens of the batch.
 
-    With `most`, the number of labels is fixed: position 0 with the label PAD fills them up.
+    With `most_labels`, their number is fixed: position 0 with the label PAD fills them up.
     """
-    flat = labels.reshape(-1)
-    places = flat.nonzero()[:, 0]
-    tokens = len(places)
-    if most is not None:
-        if tokens > most:
-            raise ValueError(f"a batch has {tokens} labels, more than the {most} of its static shape")
-        places = torch.nn.functional.pad(places, (0, most - tokens))
-    chosen = flat[places]
-    chosen[tokens:] = PAD
-    return TrainingBatch(source, layout, places, None, chosen, tokens, examples)
-
-
-def _split_evenly(total: int, parts: int) -> list[int]:
-    """A number as so many parts that differ by one at most."""
-    return [total // parts + (index < total % parts) for index in range(parts)]
+    if ids.masked:
+        flat = labels.reshape(-1)
+        places = flat.nonzero()[:, 0]
+        count = len(places)
+        if most_labels is not None:
+            if count > most_labels:
+                raise ValueError(f"a batch has {count} labels, more than the {most_labels} of its static shape")
+            places = torch.nn.functional.pad(places, (0, most_labels - count))
+        decoder_input = places, None
+        labels = flat[places]
+        labels[count:] = PAD
+    tokens = int(labels.count_nonzero())
+    source_tokens = 0 if ids.source is None else sum(ids.source.lengths())
+    return TrainingBatch(*source, *decoder_input, labels, tokens, examples, source_tokens=source_tokens)
 
 
 Item = TypeVar("Item")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sightline.data.corpora.catalogue import corpora_folders
+from sightline.data.corpora.catalogue import catalogue, corpora_folders
 from sightline.data.text_files import DataError
 from sightline.files import read_json
 from sightline.recipe import Recipe
@@ -31,29 +31,29 @@ def resolve_folder(folder: str | None, recipe: Path | None) -> Path | None:
     """
     if folder is None:
         return None if recipe is None else recipe.resolve().parent
-    wanted = Path(folder).expanduser()
-    for candidate in (candidates := _candidates(wanted, recipe)):
+    named = Path(folder).expanduser()
+    for candidate in (candidates := _candidates(named, recipe)):
         if candidate.is_dir():
-            if wanted.is_absolute() and candidate != wanted:
-                moved = f"data.folder: {wanted} is not here; its files are read from {candidate} ($SIGHTLINE_CORPORA)"
+            if named.is_absolute() and candidate != named:
+                moved = f"data.folder: {named} is not here; its files are read from {candidate} ($SIGHTLINE_CORPORA)"
                 warnings.warn(MovedFolder(moved), stacklevel=1)
             return candidate
     raise _no_folder(folder, candidates)
 
 
 def folder_here(folder: str) -> Path:
-    """The same for a run. If there is no such folder, the name as it is: opening a file in it is then an error."""
+    """`resolve_folder` for a run; a folder that does not exist is returned unchanged, so opening its files fails."""
     try:
         return resolve_folder(folder, None) or Path(folder)
     except DataError:
         return Path(folder)
 
 
-def _candidates(wanted: Path, recipe: Path | None) -> list[Path]:
-    """Where a folder may be, best first."""
-    beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / wanted
-    among = [folder / (wanted.name if wanted.is_absolute() else wanted) for folder in corpora_folders()]
-    return list(dict.fromkeys([beside, *among]))
+def _candidates(named: Path, recipe: Path | None) -> list[Path]:
+    """The places of a folder, best first."""
+    beside = (recipe.resolve().parent if recipe is not None else Path.cwd()) / named
+    corpora = [folder / (named.name if named.is_absolute() else named) for folder in corpora_folders()]
+    return list(dict.fromkeys([beside, *corpora]))
 
 
 def _no_folder(folder: str, candidates: Sequence[Path]) -> DataError:
@@ -71,8 +71,6 @@ def _no_folder(folder: str, candidates: Sequence[Path]) -> DataError:
 
 def _how_to_get(folder: str) -> str:
     """The command that downloads a corpus, if it is in the catalogue."""
-    from sightline.data.corpora.catalogue import catalogue
-
     name = Path(folder).name
     return f"get it with `sightline data get {name}`, or " if name in catalogue() else ""
 

@@ -55,7 +55,7 @@ class NoiseRandom:
 
 @dataclass(frozen=True)
 class PieceTable:
-    """What noise needs to know about the pieces of a vocabulary."""
+    """Properties of the pieces of a vocabulary that noise needs."""
 
     begins: Flags  # (V,) whether a word begins with this piece: at a space, at punctuation, in scripts without spaces
     texts: tuple[str, ...]  # (V,) the text of each piece, for sentence splitting
@@ -66,26 +66,23 @@ class PieceTable:
     @staticmethod
     def of(tokenizer: Tokenizer, marks: tuple[str, ...]) -> PieceTable:
         """For a tokenizer that has these marks."""
+
+        def begins(first: str) -> bool:
+            return first in (SPACE, "") or first.isspace() or unicodedata.category(first)[0] in "PS" or unspaced(first)
+
         pieces = tokenizer.pieces(range(tokenizer.size))
-        texts = tuple("\n" if number == END else _with_spaces(piece) for number, piece in enumerate(pieces))
+        # Line breaks inside a piece are no ends of sentences; the end token of a document is one.
+        texts = tuple(
+            "\n" if number == END else piece.replace(SPACE, " ").replace("\n", " ")
+            for number, piece in enumerate(pieces)
+        )
         return PieceTable(
-            begins=np.array([_begins(piece) for piece in pieces]),
+            begins=np.array([begins(piece[:1]) for piece in pieces]),
             texts=texts,
             sizes=np.array([len(each) for each in texts], np.int64),
             marks=np.array([tokenizer.mark(mark) for mark in marks], np.int64),
             first=len(SPECIALS) + len(tokenizer.marks),
         )
-
-
-def _with_spaces(piece: str) -> str:
-    """A piece with plain spaces, also for line breaks, which may be anywhere in a text."""
-    return piece.replace(SPACE, " ").replace("\n", " ")
-
-
-def _begins(piece: str) -> bool:
-    if piece[:1] in (SPACE, ""):
-        return True
-    return piece[0].isspace() or unicodedata.category(piece[0])[0] in "PS" or unspaced(piece[0])
 
 
 # --- masked LM -----------------------------------------------------------------------------------------------------
@@ -110,7 +107,14 @@ def mask_tokens(text: Ids, noise: MaskNoise, pieces: PieceTable, random: NoiseRa
     chosen = np.repeat(flags, lengths)
     if not len(turns):  # only special tokens, or one very long word
         chosen[:1] = True
-    return _masked(text, chosen, noise, pieces, random), np.where(chosen, text, PAD)
+    places = np.flatnonzero(chosen)
+    draw = random.uniform(len(places))
+    corrupted = text.copy()
+    corrupted[places[draw < noise.masked]] = pieces.marks[0]
+    other = places[(draw >= noise.masked) & (draw < noise.masked + noise.random)]
+    size = len(pieces.begins) - pieces.first
+    corrupted[other] = pieces.first + (random.raw(len(other)) % np.uint64(max(1, size))).astype(np.int64)
+    return corrupted, np.where(chosen, text, PAD)
 
 
 def _words(text: Ids, pieces: PieceTable) -> Ids:
@@ -120,17 +124,6 @@ def _words(text: Ids, pieces: PieceTable) -> Ids:
     begins[1:] |= special[:-1]
     begins[:1] = True
     return np.flatnonzero(begins | special)
-
-
-def _masked(text: Ids, chosen: Flags, noise: MaskNoise, pieces: PieceTable, random: NoiseRandom) -> Ids:
-    places = np.flatnonzero(chosen)
-    fate = random.uniform(len(places))
-    result = text.copy()
-    result[places[fate < noise.masked]] = pieces.marks[0]
-    other = places[(fate >= noise.masked) & (fate < noise.masked + noise.random)]
-    size = len(pieces.begins) - pieces.first
-    result[other] = pieces.first + (random.raw(len(other)) % np.uint64(max(1, size))).astype(np.int64)
-    return result
 
 
 # --- spans ---------------------------------------------------------------------------------------------------------
@@ -177,17 +170,13 @@ def corrupt_text(text: Ids, noise: InfillingNoise, pieces: PieceTable, random: N
     if not len(target):
         return target, target
     if noise.permute_sentences:
-        sentence = _sentences(text, pieces)[real]
+        written = "".join(map(pieces.texts.__getitem__, text.tolist()))
+        sizes = pieces.sizes[text]
+        starts, ends = np.cumsum(sizes) - sizes, np.array(sentence_ends(written), np.int64)
+        sentence = np.searchsorted(ends, starts, side="right")[real]  # the number of the sentence of each token
         rank = np.argsort(random.raw(int(sentence[-1]) + 1))
         source = target[np.argsort(rank[sentence], kind="stable")]
     return _infilled(source, noise, pieces, random), target
-
-
-def _sentences(text: Ids, pieces: PieceTable) -> Ids:
-    """The number of the sentence of each token."""
-    written = "".join(map(pieces.texts.__getitem__, text.tolist()))
-    sizes = pieces.sizes[text]
-    return np.searchsorted(np.array(sentence_ends(written), np.int64), np.cumsum(sizes) - sizes, side="right")
 
 
 def _infilled(text: Ids, noise: InfillingNoise, pieces: PieceTable, random: NoiseRandom) -> Ids:
@@ -268,16 +257,15 @@ class Corrupter:
     def training(self, windows: Sequence[np.ndarray], seed: int, epoch: int, places: np.ndarray) -> Pairs:
         """Training windows of an epoch, some of them shortened (Devlin et al. 2019, A.2)."""
         randoms = [NoiseRandom(_TRAINING, seed, epoch, int(place)) for place in places]
-        cut = [self._cut(window, random) for window, random in zip(windows, randoms, strict=True)]
-        return self._corrupted(cut, randoms)
+        shortened = []
+        for window, random in zip(windows, randoms, strict=True):
+            draw, share = random.uniform(2)
+            shortened.append(window[: 1 + int(share * len(window))] if draw < self.noise.short_ratio else window)
+        return self._corrupted(shortened, randoms)
 
     def held_out(self, windows: Sequence[np.ndarray], first: int = 0) -> Pairs:
-        """Validation and test windows, corrupted alike for every seed; `first` is the number of the first window."""
+        """Validation and test windows, corrupted the same for every seed; `first` is the number of the first window."""
         return self._corrupted(windows, [NoiseRandom(_HELD_OUT, first + number) for number in range(len(windows))])
-
-    def _cut(self, window: np.ndarray, random: NoiseRandom) -> np.ndarray:
-        whether, where = random.uniform(2)
-        return window[: 1 + int(where * len(window))] if whether < self.noise.short_ratio else window
 
     def _corrupted(self, windows: Sequence[np.ndarray], randoms: Sequence[NoiseRandom]) -> Pairs:
         pairs = zip(windows, randoms, strict=True)
@@ -296,10 +284,10 @@ class NoisePlan(EpochPlan):
         self.windows = FullWindows(self.store_for, self.corrupter.length, weights, seed)
         self.rows = batches.windows()
         if self.layout == "static":
-            self.shape = self._static()
+            self.shape = self._static_shape()
 
-    def _static(self) -> StaticShape:
-        """The static shape: all windows of a batch at full length, and dummy sequences that fill the rest."""
+    def _static_shape(self) -> StaticShape:
+        """All windows of a batch at full length, and dummy sequences that fill the rest."""
         noise, length, rows = self.corrupter.noise, self.corrupter.length, self.rows
         context = self.recipe.training.batches.context
         read, written = (
@@ -342,5 +330,5 @@ class NoisePlan(EpochPlan):
 
 
 def fixed_windows(stream: np.ndarray, length: int) -> list[np.ndarray]:
-    """A text cut into windows from its beginning, for evaluation; the last one may be shorter."""
+    """A text as consecutive windows, for evaluation; the last one may be shorter."""
     return [stream[at : at + length].astype(np.int64) for at in range(0, len(stream), length)]

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -84,7 +84,7 @@ class StoreSpec:
     folder: Path | None  # of the sources' files
     swap: bool = False  # exchange source and target
     clean: Clean | None = None  # None: keep everything, as for validation and test sets
-    limit: int | None = None  # the most examples to read from all sources together
+    limit: int | None = None  # most examples read from all sources together
     dropout: BpeDropout | None = None
     links: Path | None = None  # a file of word alignments, one line for each example that is read
     longest_source: int | None = None  # tokens, to which sources are truncated
@@ -138,7 +138,8 @@ class StoreSpec:
         source, target = self.vocabulary.encode_pairs(sources, targets, dropout=rate, seeds=(seeds[0], seeds[1]))
         most = self.longest_source
         truncated = [most is not None and len(ids) > most for ids in source]
-        source = [ids[:most] for ids in source] if any(truncated) else source
+        if any(truncated):
+            source = [ids[:most] for ids in source]
         if not self.copying or rate:  # under BPE-dropout the pieces of source and target do not match
             return source, target, truncated
         tokenizer = self.vocabulary.source
@@ -147,7 +148,7 @@ class StoreSpec:
 
 
 def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, Any]:
-    """What a source contains, whatever its files are called."""
+    """What identifies the content of a source; names of files do not."""
     identity = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
     if isinstance(source, DatesSource):
         identity["babel"] = version("babel")  # which writes the dates
@@ -169,12 +170,10 @@ def content_hash(path: Path, cache: Path) -> str:
     state = path.stat()
     stamp = [state.st_size, state.st_mtime_ns, state.st_ctime_ns, state.st_ino]
     memory = cache / "checksums" / f"{_digest(str(path.resolve()))[:32]}.json"
-    try:
+    with suppress(OSError, ValueError, KeyError, TypeError):  # missing or unreadable: compute it
         remembered = read_json(memory)
         if remembered["stamp"] == stamp:
             return str(remembered["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass  # missing or unreadable: compute it
     digest = checksum(path)
     if time.time() - state.st_ctime > 2:  # a file just written could change again within the resolution of its time
         make_folder(memory.parent)
@@ -198,40 +197,41 @@ class Store:
         with pa.memory_map(str(folder / "examples.arrow")) as file:
             reader = pa.ipc.open_file(file)
             batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
-        self._source = [_views(batch.column("source")) for batch in batches]
-        self._target = [_views(batch.column("target")) for batch in batches]
-        aligned = bool(batches) and "links" in batches[0].schema.names
-        self._links = [_views(batch.column("links")) for batch in batches] if aligned else None
+        columns = set(batches[0].schema.names) if batches else set()
+        views = {
+            name: [(batch.column(name).offsets.to_numpy(), batch.column(name).values.to_numpy()) for batch in batches]
+            for name in ("source", "target", *columns & {"links"})
+        }
+        # by record batch: the offsets of its examples, and its ids
+        self._source, self.targets, self._links = views["source"], views["target"], views.get("links")
         self._starts = np.cumsum([0] + [batch.num_rows for batch in batches])
         origins = [batch.column("origin").to_numpy() for batch in batches]
         self.origin: NDArray[np.uint16] = np.concatenate([*origins, np.empty(0, np.uint16)])
-        self.source_lengths = _lengths(self._source)
-        self.target_lengths = _lengths(self._target)
+        self.source_lengths, self.target_lengths = (
+            np.concatenate([*(np.diff(offsets) for offsets, _ in side), np.empty(0, np.int32)])
+            for side in (self._source, self.targets)
+        )
 
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    @property
-    def targets(self) -> list[tuple[NDArray[np.int32], Ids]]:
-        """All target ids, by record batch: the offsets of its examples, and its ids."""
-        return self._target
-
     def take(self, indices: Indices) -> tuple[list[Ids], list[Ids]]:
         """The source and target ids of some examples, as views of the file."""
         rows = self._rows(indices)
-        return [_row(self._source[b], r) for b, r in rows], [_row(self._target[b], r) for b, r in rows]
+        source = [_row(self._source[batch], row) for batch, row in rows]
+        return source, [_row(self.targets[batch], row) for batch, row in rows]
 
     def links(self, indices: Indices) -> list[Ids] | None:
         """(links, 2) of some examples: source piece, target piece. None without word alignments."""
         if self._links is None:
             return None
-        return [_row(self._links[b], r).reshape(-1, 2) for b, r in self._rows(indices)]
+        return [_row(self._links[batch], row).reshape(-1, 2) for batch, row in self._rows(indices)]
 
     def _rows(self, indices: Indices) -> list[tuple[int, int]]:
         """The record batch of each example, and its row there."""
         examples = np.asarray(indices, dtype=np.int64)
         if len(examples) and not 0 <= examples.min() <= examples.max() < len(self):
-            raise IndexError(f"examples {examples.min()} to {examples.max()} asked of a store of {len(self)}")
+            raise IndexError(f"examples {examples.min()} to {examples.max()} of a store of {len(self)}")
         batches = np.searchsorted(self._starts, examples, side="right") - 1
         rows = examples - self._starts[batches]
         return list(zip(batches.tolist(), rows.tolist(), strict=True))
@@ -255,45 +255,38 @@ def load_or_build_store(
     """
     cache = cache or cache_folder()
     place = cache / "stores" / spec.key(cache)
-    if not place.exists():
-        with _locked(place, stop):
-            if not place.exists():
-                for leftover in unfinished_files(place):
-                    with suppress(OSError):
-                        remove(leftover)
-                try:
-                    with atomic_folder(place) as folder:
-                        _build(spec, folder, progress, stop)
-                except OSError as error:
-                    if error.errno not in _DISK_FULL:
-                        raise
-                    raise OSError(
-                        error.errno,
-                        f"the prepared corpus could not be written to the cache: {os.strerror(error.errno)}; make room "
-                        f"there, or set SIGHTLINE_CACHE to a folder on another disk",
-                        str(place.parent),
-                    ) from error
-    return Store(place)
-
-
-@contextmanager
-def _locked(place: Path, stop: threading.Event | None) -> Iterator[None]:
-    """Hold the lock of a store's name."""
-    make_folder(place.parent)
+    if place.exists():
+        return Store(place)
+    stop = stop or threading.Event()
 
     def wait() -> bool:
-        if stop is None:
-            time.sleep(_POLL)
-        elif stop.wait(_POLL):
+        if stop.wait(_POLL):
             raise Stopped
         return True
 
+    make_folder(place.parent)
     with file_lock(place.parent / f"{place.name}.lock", wait=wait):
-        yield
+        if not place.exists():
+            for leftover in unfinished_files(place):
+                with suppress(OSError):
+                    remove(leftover)
+            try:
+                with atomic_folder(place) as folder:
+                    _build(spec, folder, progress, stop)
+            except OSError as error:
+                if error.errno not in _DISK_FULL:
+                    raise
+                raise OSError(
+                    error.errno,
+                    f"the prepared corpus could not be written to the cache: {os.strerror(error.errno)}; make room "
+                    f"there, or set SIGHTLINE_CACHE to a folder on another disk",
+                    str(place.parent),
+                ) from error
+    return Store(place)
 
 
-def _build(spec: StoreSpec, folder: Path, progress: Callable[[int], None] | None, stop: threading.Event | None) -> None:
-    """Tokenize all examples into `folder`: this thread reads and writes, two others tokenize (in Rust, without GIL)."""
+def _build(spec: StoreSpec, folder: Path, progress: Callable[[int], None] | None, stop: threading.Event) -> None:
+    """Tokenize all examples into `folder`: this thread reads and writes, two tokenize (in Rust, without GIL)."""
     import pyarrow as pa
 
     small = max(spec.vocabulary.source.size, spec.vocabulary.target.size) <= 1 << 16
@@ -303,7 +296,7 @@ def _build(spec: StoreSpec, folder: Path, progress: Callable[[int], None] | None
     cleaner = Cleaner(spec.clean)
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for chunk in _in_order(partial(_tokenize, spec, schema), _chunks(spec.examples())):
-            if stop is not None and stop.is_set():
+            if stop.is_set():
                 raise Stopped
             kept = chunk.examples.filter(pa.array(cleaner.keep(chunk)))
             if kept.num_rows:
@@ -372,17 +365,9 @@ def _in_order(work: Callable[[Item], Result], items: Iterator[Item]) -> Iterator
         pool.shutdown(cancel_futures=True)
 
 
-def _views(column: pa.ListArray) -> tuple[NDArray[np.int32], Ids]:
-    return column.offsets.to_numpy(), column.values.to_numpy()
-
-
 def _row(views: tuple[NDArray[np.int32], Ids], row: int) -> Ids:
     offsets, values = views
     return values[offsets[row] : offsets[row + 1]]
-
-
-def _lengths(columns: list[tuple[NDArray[np.int32], Ids]]) -> NDArray[np.int32]:
-    return np.concatenate([*(np.diff(offsets) for offsets, _ in columns), np.empty(0, np.int32)])
 
 
 class StoreVariants:

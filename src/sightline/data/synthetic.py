@@ -46,17 +46,19 @@ class DateFormat:
 
     def write(self, day: datetime.date) -> str:
         """The date in this format."""
-        return self.pattern.apply(day, self.locale).replace("DAY", _ordinal(day.day))
+        ending = "th" if 11 <= day.day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
+        return self.pattern.apply(day, self.locale).replace("DAY", f"{day.day}{ending}")
 
 
 def read_dates(source: DatesSource) -> Iterator[Example]:
     """Pairs of a written date and the same date in ISO 8601: a pure function of the source (and Babel's version).
 
-    No text occurs twice: if it could mean two dates (month names of two languages may clash), the first one drawn
-    counts.
+    No text occurs twice: of two dates with the same text (month names of two languages may clash), the first one drawn
+    is kept.
     """
     forms = [form for name in source.locales for form in date_formats(name)]
-    dates = [day for day in _days() if part_of(day.isoformat()) == source.split]
+    days = map(datetime.date.fromordinal, range(FIRST.toordinal(), LAST.toordinal() + 1))
+    dates = [day for day in days if part_of(day.isoformat()) == source.split]
     random = Random(f"{source.seed}:{source.split}")
     most = len({form.write(dates[0]) for form in forms}) * len(dates) * 9 // 10  # the last take forever
     if source.examples > most:
@@ -71,11 +73,6 @@ def read_dates(source: DatesSource) -> Iterator[Example]:
         if text not in seen:
             seen.add(text)
             yield Example(text, day.isoformat())
-
-
-def _days() -> Iterator[datetime.date]:
-    for ordinal in range(FIRST.toordinal(), LAST.toordinal() + 1):
-        yield datetime.date.fromordinal(ordinal)
 
 
 def date_formats(name: str) -> list[DateFormat]:
@@ -95,12 +92,6 @@ def date_formats(name: str) -> list[DateFormat]:
     return [DateFormat(locale, parse_pattern(pattern)) for pattern in clear]
 
 
-def _ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th, ... 11th, ... 21st."""
-    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th") if number // 10 != 1 else "th"
-    return f"{number}{ending}"
-
-
 _PATIENCE = 10_000  # draws for one example; a split has at least a tenth of all sequences
 
 
@@ -113,20 +104,17 @@ def read_sequences(source: SequencesSource) -> Iterator[Example]:
     letters = string.ascii_lowercase[: source.symbols]
     random = Random(f"{source.seed}:{source.split}:{source.symbols}:{source.lengths}")
     for _ in range(source.examples):
-        sequence = _draw(source, letters, random)
+        for _ in range(_PATIENCE):
+            sequence = "".join(random.choices(letters, k=random.randint(*source.lengths)))
+            if part_of(sequence) == source.split:
+                break
+        else:
+            raise DataError(
+                f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.split} "
+                f"part; raise `lengths` or `symbols`"
+            )
         answer = sequence if source.operation == "copy" else sequence[::-1]
         yield Example(" ".join(sequence), " ".join(answer))
-
-
-def _draw(source: SequencesSource, letters: str, random: Random) -> str:
-    for _ in range(_PATIENCE):
-        sequence = "".join(random.choices(letters, k=random.randint(*source.lengths)))
-        if part_of(sequence) == source.split:
-            return sequence
-    raise DataError(
-        f"lengths: {list(source.lengths)} of {source.symbols} symbols have no sequence in the {source.split} part; "
-        f"raise `lengths` or `symbols`"
-    )
 
 
 def read_dates_source(source: DatesSource, paths: list[Path], limit: LineLimit) -> Numbered:

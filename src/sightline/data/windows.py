@@ -93,7 +93,7 @@ class FullWindows:
         return self._texts[store.folder]
 
     def count(self, epoch: int) -> int:
-        """How many windows an epoch has."""
+        """The number of windows of an epoch."""
         return len(self._of(epoch)[0])
 
     def take(self, epoch: int, places: Indices) -> list[Indices]:
@@ -133,11 +133,8 @@ def full_windows(
 
 def token_stream(store: Store) -> np.ndarray:
     """The documents of a store, each with its end token, as one array."""
-    _, documents = store.take(np.arange(len(store)))
-    if not documents:
-        raise ValueError("there is no text to model; check data.train and data.validation")
-    parts = [part for document in documents for part in (document, [END])]
-    return np.concatenate(parts).astype(np.uint32)
+    stream = TokenStream(store)
+    return stream.between(0, len(stream)).astype(np.uint32)
 
 
 @dataclass
@@ -163,14 +160,8 @@ class WindowPlan(EpochPlan):
                 f"training.batches.carry each window continues the one before; leave the weights out, or "
                 f"set carry: false"
             )
-        if self.carry and len(self.text(0)) <= 2 * self.rows:
-            raise ValueError(
-                f"{len(self.text(0))} tokens of text are too few for {self.rows} rows; lower training.batches.tokens"
-            )
-
-    def text(self, epoch: int) -> TokenStream:
-        """The text of an epoch."""
-        return self.full.text(epoch)
+        if self.carry and (tokens := len(self.full.text(0))) <= 2 * self.rows:
+            raise ValueError(f"{tokens} tokens of text are too few for {self.rows} rows; lower training.batches.tokens")
 
     def epoch(self, number: int) -> Sequence[np.ndarray]:
         if self.carry:
@@ -187,14 +178,14 @@ class WindowPlan(EpochPlan):
         newest = self._newest
         if newest is None or newest[0] != epoch:
             offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
-            length = len(self.text(epoch))
+            length = len(self.full.text(epoch))
             newest = (epoch, np.unique(np.concatenate([[0], np.arange(offset, length, self.context), [length]])))
             self._newest = newest
         return newest[1]
 
     def _rows(self, epoch: int) -> tuple[np.ndarray, int]:
         """The starts of the rows and their length. The remainder of the division is a different part in each epoch."""
-        length, spare = divmod(len(self.text(epoch)) - 1, self.rows)
+        length, spare = divmod(len(self.full.text(epoch)) - 1, self.rows)
         return 1 + epoch % (spare + 1) + np.arange(self.rows) * length, length
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
@@ -210,7 +201,7 @@ class WindowPlan(EpochPlan):
         """The tokens of some windows; with carried state, each with the token before it."""
         if self.weighted:
             return self.full.take(epoch, examples)
-        text = self.text(epoch)
+        text = self.full.text(epoch)
         if self.carry:
             begins, length = self._rows(epoch)
             at = int(examples[0] - begins[0]) % length  # of any row
@@ -224,7 +215,7 @@ class WindowPlan(EpochPlan):
             return 0.0  # ignoring the last window
         if self.weighted:
             return 1 - self.rows * self.context / self.shape.tokens
-        return 1 - len(self.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
+        return 1 - len(self.full.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         before = 1 if self.carry else 0

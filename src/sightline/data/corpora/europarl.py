@@ -45,10 +45,10 @@ def europarl_files(originals: Mapping[str, Path]) -> Iterator[tuple[str, bytes]]
     """The files of each part. No pair occurs twice, and no sentence of train in the other parts."""
     parts = {}
     for part, dates in number_lists("europarl.txt").items():
-        pairs = chain.from_iterable(session(originals, date) for date in dates)
+        drawn: Iterator[Pair] = chain.from_iterable(session(originals, date) for date in dates)
         if part == "train":
-            pairs = (pair for pair in pairs if split_position(pair[0]) < _SHARE)
-        parts[part] = list(islice(dict.fromkeys(pairs), None if part == "train" else _HELD_OUT))
+            drawn = (pair for pair in drawn if split_position(pair[0]) < _SHARE)
+        parts[part] = list(islice(dict.fromkeys(drawn), None if part == "train" else _HELD_OUT))
     held_out = {sentence for part in ("valid", "test") for pair in parts[part] for sentence in pair}
     parts["train"] = [pair for pair in parts["train"] if not held_out.intersection(pair)]
     for part, pairs in parts.items():
