@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sightline.decoding.request import Demands, Edges, Limit, Request, make_requests
+from sightline.decoding.request import Demands, Edges, Limit, Request, make_requests, output_limits
 from sightline.recipe import Decoding
 
 END = 3
@@ -12,7 +12,7 @@ NOTHING = Edges.none(13)
 
 
 def limits(requests: list[Request], *model: Limit) -> list[int]:
-    return [request.limit(model) for request in requests]
+    return output_limits(requests, model)
 
 
 def test_limits_follow_from_the_source_and_leave_room_for_a_prefix() -> None:

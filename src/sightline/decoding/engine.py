@@ -15,11 +15,11 @@ stayed, every sentence of the next batch would carry their past as padding.)
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
@@ -68,7 +68,7 @@ def shared_options(request: Request) -> Hashable:
 class _Batch:
     """Requests that are searched alike: those that wait, that advance, and that are set aside."""
 
-    waiting: deque[Request] = field(default_factory=deque)
+    waiting: deque[tuple[int, Request]] = field(default_factory=deque)  # with their numbers
     running: Search | None = None
     newest: Search | None = None  # joins the running ones after its first step
     aside: Search | None = None
@@ -119,10 +119,13 @@ class Engine:
         if request.empty:
             self.outputs[number] = [Hypothesis([], 0.0, 0.0)]
             return number
-        batch = self.batches.setdefault(shared_options(request), _Batch())
-        batch.waiting.append(replace(request, id=number))
-        self.unfinished.add(number)
+        self._enqueue(shared_options(request), [(number, request)])
         return number
+
+    def _enqueue(self, key: Hashable, requests: Sequence[tuple[int, Request]]) -> None:
+        """Let checked requests with the same `shared_options` wait for their first step."""
+        self.batches.setdefault(key, _Batch()).waiting.extend(requests)
+        self.unfinished.update(number for number, _ in requests)
 
     @torch.inference_mode()
     def cancel(self, number: int) -> None:
@@ -131,9 +134,9 @@ class Engine:
             return
         self.unfinished.remove(number)
         for batch in self.batches.values():
-            batch.waiting = deque(request for request in batch.waiting if request.id != number)
+            batch.waiting = deque(waiting for waiting in batch.waiting if waiting[0] != number)
             for search in batch.searches():
-                rows = [row for row, request in enumerate(search.requests) if request.id != number]
+                rows = [row for row, other in enumerate(search.numbers) if other != number]
                 if len(rows) < search.size:
                     batch.keep(search, torch.tensor(rows, dtype=torch.int64, device=self.device))
                     search.live = int((~search.done).sum())
@@ -161,11 +164,8 @@ class Engine:
     def step(self) -> None:
         """Add a token to every running output."""
         for key, batch in list(self.batches.items()):
-            if requests := self._admit(batch):
-                source = pad_tokens([each.encoder_input for each in requests], self.device)
-                layout = Padded.of([len(each.encoder_input) for each in requests], self.device)
-                memory = self.model.encode(source, layout)
-                batch.newest = search_for(requests[0])(self.model, requests, memory, self.limits, self.device)
+            if admitted := self._admit(batch):
+                batch.newest = self._begin(admitted)
             for search in (batch.running, batch.newest):
                 if search is not None:
                     self._advance(batch, search)
@@ -177,7 +177,16 @@ class Engine:
             if not batch.waiting and not batch.searches():
                 del self.batches[key]
 
-    def _admit(self, batch: _Batch) -> list[Request]:
+    def _begin(self, admitted: Sequence[tuple[int, Request]]) -> Search:
+        """Encode the sources of requests and begin their search."""
+        requests = [request for _, request in admitted]
+        inputs = [request.encoder_input for request in requests]
+        memory = self.model.encode(pad_tokens(inputs, self.device), Padded.of(list(map(len, inputs)), self.device))
+        search = search_for(requests[0])(self.model, requests, memory, self.limits, self.device)
+        search.numbers = [number for number, _ in admitted]
+        return search
+
+    def _admit(self, batch: _Batch) -> list[tuple[int, Request]]:
         """The waiting requests that begin now."""
         running = batch.running
         if self.bulk:
@@ -192,18 +201,21 @@ class Engine:
             running = None
         rows = 0 if running is None else running.size
         longest = 0 if running is None else max(len(request.encoder_input) for request in running.requests)
-        requests: list[Request] = []
+        admitted: list[tuple[int, Request]] = []
+        options: Decoding | None = None
+        budget = 0
         while batch.waiting:
-            request = batch.waiting[0]
+            _, request = batch.waiting[0]
+            if request.options is not options:
+                options, budget = request.options, tokens_at_once(request, self.device)
             longest = max(longest, len(request.read) + 1)
-            budget = max(1, request.options.tokens_at_once(self.device.type) // request.width)
             if rows and (rows + 1) * longest > budget:
                 break
-            requests.append(batch.waiting.popleft())
+            admitted.append(batch.waiting.popleft())
             rows += 1
         if self.bulk:
-            batch.few, batch.most = few_of(rows, requests[0].width), rows
-        return requests
+            batch.few, batch.most = few_of(rows, admitted[0][1].width), rows
+        return admitted
 
     def _advance(self, batch: _Batch, search: Search) -> None:
         """One step of a search. Its rows leave when enough of them are done."""
@@ -216,11 +228,11 @@ class Engine:
     def _release(self, batch: _Batch, search: Search, size: int) -> None:
         """Collect the outputs of rows that are done, and go on with `size` rows."""
         done = search.done.nonzero()[:, 0].tolist()
-        rows = [row for row in done if search.requests[row].id in self.unfinished]
+        rows = [row for row in done if search.numbers[row] in self.unfinished]
         found = search.hypotheses(torch.tensor(rows, dtype=torch.int64, device=self.device)) if rows else []
         for row, hypotheses in zip(rows, found, strict=True):
-            self.outputs[search.requests[row].id] = hypotheses
-            self.unfinished.remove(search.requests[row].id)
+            self.outputs[search.numbers[row]] = hypotheses
+            self.unfinished.remove(search.numbers[row])
         if size < search.size:
             batch.keep(search, staying(search.done, size))
 
@@ -228,6 +240,8 @@ class Engine:
 def check(request: Request, limits: Sequence[Limit]) -> None:
     """Refuse callbacks that its kind of search never calls, and prefixes that leave the model no room."""
     request.check(limits)
+    if request.on_step is None and request.on_token is None:
+        return
     if request.on_step is not None and request.options.sample is not None:
         raise ValueError("there is no beam to record where tokens are drawn; leave decoding.sample out")
     if request.on_token is not None and search_for(request) is not Greedy:
@@ -280,13 +294,13 @@ def decode(
     called with the number of requests that are done since the last call, by any thread.
     """
     if options is not None:
-        requests = [replace(request, options=options) for request in requests]
-    threads = _threads(model, device, requests)
-    queue = deque(_plan(requests, torch.device(device), threads))
-    results = [[Hypothesis([], 0.0, 0.0)] for _ in requests]
+        requests = [request.replace(options=options) for request in requests]
     limits = model_limits(model)
     for request in requests:
         check(request, limits)
+    threads = _threads(model, device, requests)
+    queue = deque(_plan(requests, torch.device(device), threads))
+    results = [[Hypothesis([], 0.0, 0.0)] for _ in requests]
     threads = min(threads, len(queue))
     with on_tensor_cores(device):
         if threads <= 1:
@@ -303,40 +317,54 @@ def decode(
     return results
 
 
-def _plan(requests: Sequence[Request], device: torch.device, threads: int) -> list[list[int]]:
-    """Which requests are decoded together; empty sources not at all."""
-    alike: dict[Hashable, list[int]] = {}
+def _plan(requests: Sequence[Request], device: torch.device, threads: int) -> list[tuple[Hashable, list[int]]]:
+    """Which requests are decoded together, and their shared options; empty sources are not decoded."""
+    plan = []
+    for key, indices in _by_shared_options(requests).items():
+        tokens = tokens_at_once(requests[indices[0]], device)
+        batches = length_batches([len(requests[index].read) + 1 for index in indices], tokens, threads)
+        plan += [(key, [indices[place] for place in places]) for places in batches]
+    return plan
+
+
+def _by_shared_options(requests: Sequence[Request]) -> dict[Hashable, list[int]]:
+    """Indices of requests without an empty source. Their keys are computed once for each `Decoding` object."""
+    groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, request in enumerate(requests):
         if not request.empty:
-            alike.setdefault(shared_options(request), []).append(index)
-    plan = []
-    for indices in alike.values():
-        first = requests[indices[0]]
-        tokens = max(1, first.options.tokens_at_once(device.type) // first.width)
-        batches = length_batches([len(requests[index].read) + 1 for index in indices], tokens, threads)
-        plan += [[indices[place] for place in places] for places in batches]
-    return plan
+            beam = request.on_step is not None, request.demands is not None and bool(request.demands.required)
+            own = request.scored, request.marks, request.known
+            groups[id(request.options), beam, own, processors_of(request)].append(index)
+    merged: defaultdict[Hashable, list[int]] = defaultdict(list)
+    for indices in groups.values():
+        merged[shared_options(requests[indices[0]])] += indices
+    return {key: sorted(indices) for key, indices in merged.items()}
+
+
+def tokens_at_once(request: Request, device: torch.device) -> int:
+    """The most padded source tokens of a batch of such requests."""
+    return max(1, request.options.tokens_at_once(device.type) // request.width)
 
 
 def _drain(
     engine: Engine,
     requests: Sequence[Request],
-    queue: deque[list[int]],
+    queue: deque[tuple[Hashable, list[int]]],
     results: list[list[Hypothesis]],
     on_done: Callable[[int], None] | None,
 ) -> None:
     """Decode batches of a queue, which other threads may share, until it is empty."""
-    places: dict[int, int] = {}
     try:
         while True:
             if engine.ready and (batch := _next(queue)) is not None:
-                places |= {engine.add(requests[index]): index for index in batch}
+                key, indices = batch
+                engine._enqueue(key, [(index, requests[index]) for index in indices])
             if not engine.unfinished:
                 return
             engine.step()
             outputs = engine.collect()
-            for number, hypotheses in outputs.items():
-                results[places[number]] = hypotheses
+            for index, hypotheses in outputs.items():
+                results[index] = hypotheses
             if outputs and on_done is not None:
                 on_done(len(outputs))
     except BaseException:
@@ -344,7 +372,7 @@ def _drain(
         raise
 
 
-def _next(queue: deque[list[int]]) -> list[int] | None:
+def _next(queue: deque[tuple[Hashable, list[int]]]) -> tuple[Hashable, list[int]] | None:
     try:
         return queue.popleft()
     except IndexError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -118,7 +119,12 @@ class Request:
     marks: int = 0  # how many ids behind the specials no output may hold: the marks of noise
     known: int | None = None  # no output holds ids from here on: pieces that phrases cannot be looked for in
     lengths: TargetLengths | None = None  # of the training text; the default limit of an output follows from them
-    id: int = -1  # given by the engine
+
+    def replace(self, **changes: Any) -> Request:
+        """A copy with some fields changed: `dataclasses.replace` in a fifth of the time."""
+        copy = object.__new__(Request)
+        vars(copy).update(vars(self), **changes)
+        return copy
 
     @property
     def read(self) -> Sequence[int]:
@@ -149,26 +155,9 @@ class Request:
         """The most tokens of the output that the learned positions of a model leave, END included."""
         return min((longest - shared * len(self.encoder_input) for longest, shared in limits), default=sys.maxsize)
 
-    def limit(self, limits: Sequence[Limit] = ()) -> int:
-        """The most tokens of the output, END included.
-
-        A prefix without a source is continued by up to `max_length` tokens. Beside a source, required phrases and
-        `min_length` may go beyond the limit that follows from the source, never beyond `max_length`.
-        """
-        options = self.options
-        if self.source is None:
-            limit = len(self.prefix) + options.new_tokens + 1
-        else:
-            phrases = 0 if self.demands is None else self.demands.room() + len(self.prefix)
-            (limit,) = source_limits([len(self.source) + 1], options, self.lengths)
-            limit = max(limit, max(options.min_length, phrases) + 1)
-            limit = min(options.max_length or limit, limit)
-        limit = min(limit, self.room(limits))
-        return max(limit, len(self.prefix) + 1) if self.prefix else limit
-
     def check(self, limits: Sequence[Limit]) -> None:
         """Refuse a prefix after which the learned positions of a model leave no room for END."""
-        if len(self.prefix) >= max(1, self.room(limits)) and not self.empty:
+        if self.prefix and len(self.prefix) >= max(1, self.room(limits)) and not self.empty:
             raise ValueError(
                 f"line {self.number + 1} has a prefix of {plural(len(self.prefix), 'token')}, and this model can write "
                 f"{max(0, self.room(limits) - 1):,} there (its learned positions); shorten it, or the source"
@@ -176,6 +165,8 @@ class Request:
 
     def check_min_length(self, limits: Sequence[Limit]) -> None:
         """Refuse `min_length` where the learned positions of a model end before it."""
+        if not limits or not self.options.min_length:
+            return
         room = max(0, self.room(limits) - self.given - 1)
         if self.options.min_length > room and not self.empty:
             raise ValueError(
@@ -205,6 +196,32 @@ def make_requests(
         )
         for index in range(count)
     ]
+
+
+def output_limits(requests: Sequence[Request], limits: Sequence[Limit] = ()) -> list[int]:
+    """The most tokens of each output, END included; `limits` are those of the model.
+
+    A prefix without a source is continued by up to `max_length` tokens. Beside a source, required phrases and
+    `min_length` may go beyond the limit that follows from the source, never beyond `max_length`.
+    """
+    by_options: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, request in enumerate(requests):
+        by_options[id(request.options), id(request.lengths)].append(index)
+    results = [0] * len(requests)
+    for indices in by_options.values():
+        options, lengths = requests[indices[0]].options, requests[indices[0]].lengths
+        defaults = source_limits([len(requests[index].source or ()) + 1 for index in indices], options, lengths)
+        shortest, longest, new_tokens = options.min_length, options.max_length or sys.maxsize, options.new_tokens
+        for index, limit in zip(indices, defaults, strict=True):
+            request = requests[index]
+            if request.source is None:
+                limit = len(request.prefix) + new_tokens + 1
+            else:
+                phrases = 0 if request.demands is None else request.demands.room() + len(request.prefix)
+                limit = min(max(limit, max(shortest, phrases) + 1), longest)
+            limit = min(limit, request.room(limits)) if limits else limit
+            results[index] = max(limit, len(request.prefix) + 1) if request.prefix else limit
+    return results
 
 
 def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLengths | None) -> list[int]:

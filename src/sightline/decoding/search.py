@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sightline.decoding.processors import Processors
-from sightline.decoding.request import DecodableModel, Hypothesis, Limit, Request, pad_tokens
+from sightline.decoding.request import DecodableModel, Hypothesis, Limit, Request, output_limits, pad_tokens
 from sightline.text.tokenizer import END, PAD
 
 
@@ -26,13 +26,14 @@ class Search(ABC):
         self, model: DecodableModel, requests: Sequence[Request], memory: Any, limits: Sequence[Limit], device: Any
     ) -> None:
         self.model, self.requests, self.device = model, list(requests), torch.device(device)
+        self.numbers = list(range(len(requests)))  # their keys in the engine, which sets them
         self.options, self.size = requests[0].options, len(requests)
         self.state = model.begin(memory)
         self.done = torch.zeros(self.size, dtype=torch.bool, device=self.device)  # (B,) after the last step
         self.live = self.size  # rows that are not done
         self.time = 0  # steps taken
         self.shift: Tensor | None = None  # (B,); None: all began at step 0
-        longest = [request.limit(limits) for request in requests]
+        longest = output_limits(requests, limits)
         self.limits = torch.tensor(longest, device=self.device)  # (B,) most tokens of each output, its end included
         self.first_end, self.last_end = min(longest), max(longest)  # steps: no limit is reached before, none after
         begun = [request.prefix for request in requests]
@@ -118,7 +119,9 @@ class Search(ABC):
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these rows alone: indices (B',)."""
-        self.requests = [self.requests[row] for row in rows.tolist()]
+        kept = rows.tolist()
+        self.requests = [self.requests[row] for row in kept]
+        self.numbers = [self.numbers[row] for row in kept]
         self.size, self.done = len(rows), self.done[rows]
         self.state, self.limits = self.state.keep(rows), self.limits[rows]
         self.shift = None if self.shift is None else self.shift[rows]
@@ -151,7 +154,8 @@ class Search(ABC):
         self.live += other.live
         self.state = self.state.append(other.state)
         self.processors.append(other.processors)
-        self.requests, self.size, self.time = self.requests + other.requests, self.size + other.size, time
+        self.requests, self.numbers = self.requests + other.requests, self.numbers + other.numbers
+        self.size, self.time = self.size + other.size, time
         self._late = late
 
     def joined_columns(self, first: Tensor, second: Tensor, columns: int) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -209,19 +209,19 @@ class Task:
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[Request]:
         """The requests with token ids, and with what a search must know of this model."""
-        encoded, limits = [], model_limits(self.search_model)
+        encoded, limits, marks = [], model_limits(self.search_model), self.banned_marks
         for index, request in enumerate(requests):
             phrases = request.phrases is not None or bool(request.options.forbid)
-            changes: dict[str, Any] = {
-                "source": None if sources is None else sources[index],
-                "prefix": () if prefixes is None else prefixes[index],
-                "scored": request.scored or request.options.mbr is not None,
-                "marks": self.banned_marks,
-                "known": self.vocabulary.target.size if phrases else None,
-                "lengths": self.lengths,
-            }
-            encoded.append(replace(request, **changes))
-            encoded[-1].check_min_length(limits)
+            new = request.replace(
+                source=None if sources is None else sources[index],
+                prefix=() if prefixes is None else prefixes[index],
+                scored=request.scored or request.options.mbr is not None,
+                marks=marks,
+                known=self.vocabulary.target.size if phrases else None,
+                lengths=self.lengths,
+            )
+            new.check_min_length(limits)
+            encoded.append(new)
         return encoded
 
     def search(self, requests: Sequence[Request]) -> Callable[..., list[list[Hypothesis]]]:
