@@ -63,6 +63,37 @@ def test_requests_that_join_a_running_batch_of_any_decoder_have_the_outputs_they
     assert_alike(run(any_model, requests), alone(any_model, requests))
 
 
+def decoder_states(state: Any) -> list[Any]:
+    """The states of all decoders inside a search state."""
+    inner = getattr(state, "decoder", None)
+    return [state] if inner is None else decoder_states(inner)
+
+
+@pytest.mark.parametrize("way", ["greedy", "beam"])
+def test_the_cache_is_bounded_by_the_longest_running_row(any_model: Seq2Seq, way: str) -> None:
+    """Each request runs 14 steps and overlaps the next by 3: one leaves while no other joins."""
+    lasting = {"min_length": 13, "max_length": 14}
+    requests = [request(number, way=way, options=lasting) for number in range(6)]
+    engine, numbers, begun = Engine(any_model), list[int](), dict[int, int]()
+    for step in range(11 * len(requests) + 3):
+        if step % 11 == 0 and len(numbers) < len(requests):
+            numbers.append(engine.add(requests[step // 11]))
+            begun[numbers[-1]] = step
+        engine.step()
+        running = [step + 1 - begun[number] for number in engine.unfinished]
+        for search in [search for batch in engine.batches.values() for search in batch.searches()]:
+            assert search.time == max(running)
+            for state in decoder_states(search.state):
+                if hasattr(state, "kv_cache"):
+                    assert state.length == len(state.widths) == max(running)
+                    assert state.used == sum(state.widths) <= max(running) * search.width
+                    caches = [layer.self_attention.buffers for layer in state.kv_cache]
+                    assert max(keys.shape[2] for keys, _ in caches) <= max(16, 3 * state.used)
+    outputs = engine.collect()
+    assert sorted(outputs) == numbers
+    assert_alike([outputs[number] for number in numbers], alone(any_model, requests))
+
+
 @pytest.mark.parametrize("every", [1, 2, 5])
 @pytest.mark.parametrize("way", WAYS)
 def test_so_they_have_in_every_kind_of_search(model: Seq2Seq, way: str, every: int) -> None:

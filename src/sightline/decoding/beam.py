@@ -237,6 +237,10 @@ class Beam(Search):
         if self.covered is not None and self.source_mask is not None:
             self.covered, self.source_mask = self.covered[rows], self.source_mask[rows]
 
+    def drop_steps(self, count: int) -> None:
+        super().drop_steps(count)
+        self.tokens, self.finished.tokens = self.tokens[:, :, count:], self.finished.tokens[:, :, count:]
+
     def append(self, other: Beam) -> None:
         width = max(self.alive.shape[1], other.alive.shape[1])
         self.widen(width)

@@ -91,6 +91,10 @@ class Greedy(Search):
         self.over, self.cut = self.over[rows], self.cut[rows]
         self.uniforms = None if self.uniforms is None else self.uniforms[rows]
 
+    def drop_steps(self, count: int) -> None:
+        super().drop_steps(count)
+        self.tokens = self.tokens[:, :, count:]
+
     def append(self, other: Greedy) -> None:
         super().append(other)
         self.tokens = self.joined_columns(self.tokens, other.tokens, self.last_end + 1)

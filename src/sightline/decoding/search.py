@@ -118,7 +118,7 @@ class Search(ABC):
     # --- rows ----------------------------------------------------------------------------------------------------
 
     def keep(self, rows: Tensor) -> None:
-        """Go on with these rows alone: indices (B',)."""
+        """Keep these rows only: indices (B',). Steps before the first token of all of them are dropped."""
         kept = rows.tolist()
         self.requests = [self.requests[row] for row in kept]
         self.numbers = [self.numbers[row] for row in kept]
@@ -127,6 +127,14 @@ class Search(ABC):
         self.shift = None if self.shift is None else self.shift[rows]
         self.prefixes = None if self.prefixes is None else self.prefixes[rows]
         self.processors.keep(rows)
+        if self.shift is not None and len(rows) and (unused := int(self.shift.min())):
+            self.drop_steps(unused)
+
+    def drop_steps(self, count: int) -> None:
+        """Drop the first steps, before any row had begun. Subclasses drop their columns."""
+        assert self.shift is not None
+        self.shift = None if int(self.shift.max()) == count else self.shift - count
+        self.time, self.first_end, self.last_end = self.time - count, self.first_end - count, self.last_end - count
 
     def append(self, other: Any) -> None:
         """Add the rows of another search of the same kind; from now on all advance together.

@@ -68,6 +68,7 @@ class State(Protocol):
     def keep(self, sentences: Tensor) -> Self:
         """Keep some sentences only: indices (B',). Like `advance`, it may reuse the buffers of this state.
 
+        A state that holds the past of its sentences drops steps before the first token of all that remain.
         Cheapest when most keep their rows: [0, 5, 2, 3, 4] moves one of six sentences and copies nothing else.
         """
         ...

@@ -182,6 +182,14 @@ class KVCache:
         """Keep these sentences only."""
         return KVCache(self.buffers and moves.move(self.buffers, used))
 
+    def drop(self, slots: int) -> KVCache:
+        """Drop the first slots. A view: memory is freed when the buffer is next copied."""
+        return KVCache(self.buffers and self._without(self.buffers, slots))
+
+    @staticmethod
+    def _without(buffers: KeysValues, slots: int) -> KeysValues:
+        return KeysValues(buffers.keys[:, :, slots:], buffers.values[:, :, slots:])
+
     def append(self, other: KVCache, join: CacheJoin) -> KVCache:
         """Add the sentences of another cache after these."""
         parts = [
@@ -233,6 +241,11 @@ class LocalKVCache(KVCache):
 
     def keep(self, moves: RowMoves, used: int) -> LocalKVCache:
         return replace(self, buffers=self.buffers and moves.move(self.buffers, used - self.dropped))
+
+    def drop(self, slots: int) -> LocalKVCache:
+        inside = max(0, slots - self.dropped)
+        buffers = self.buffers and self._without(self.buffers, inside)
+        return replace(self, buffers=buffers, dropped=max(0, self.dropped - slots))
 
     def append(self, other: KVCache, join: CacheJoin) -> LocalKVCache:
         assert isinstance(other, LocalKVCache)
@@ -332,6 +345,20 @@ class CompressedKVCache(KVCache):
             at=self.at if self.valid is None else rows(self.at),
             valid=rows(self.valid),
             tail=self.tail and KeysValues(*(part.index_select(0, moves.sentences) for part in self.tail)),
+        )
+
+    def drop(self, slots: int) -> CompressedKVCache:
+        """Drop the first slots, and the compressed keys that no sentence has."""
+        if self.buffers is None or self.at is None or self.valid is None:
+            return self
+        known = self.valid & (self.at >= slots)
+        kept = known.any(0).nonzero()[:, 0]
+        return replace(
+            self,
+            buffers=KeysValues(*(part[:, :, : self.count].index_select(2, kept) for part in self.buffers)),
+            count=len(kept),
+            at=(self.at - slots).clamp(min=0)[:, kept],
+            valid=known[:, kept],
         )
 
     def append(self, other: KVCache, join: CacheJoin) -> CompressedKVCache:

@@ -72,15 +72,36 @@ class TransformerState:
         )
 
     def keep(self, sentences: Tensor) -> TransformerState:
+        """Keep these sentences, and drop steps before the first token of all of them."""
         moves = RowMoves.of(sentences)
         assert not isinstance(self.layout, Packed)
-        return replace(
+        kept = replace(
             self,
             kv_cache=tuple(cache.keep(moves, self.used) for cache in self.kv_cache),
             batch=len(sentences),
             layout=None if self.layout is None else self.layout.select(sentences),
             ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
             left_padding=None if self.left_padding is None else self.left_padding.index_select(0, sentences),
+        )
+        return kept._without_padding() if kept.batch else kept
+
+    def _without_padding(self) -> TransformerState:
+        """Drop the first steps, as far as they are padding in every sentence."""
+        if self.left_padding is None or not (steps := int(self.left_padding.min())):
+            return self
+        slots = sum(self.widths[:steps])
+        aligned = int(self.left_padding.max()) == steps
+        return replace(
+            self,
+            kv_cache=tuple(replace(each, self_attention=each.self_attention.drop(slots)) for each in self.kv_cache),
+            length=self.length - steps,
+            used=self.used - slots,
+            widths=self.widths[steps:],
+            ancestry=None
+            if self.ancestry is None or (aligned and self.max_width == 1)
+            else self.ancestry[:, :, slots:],
+            slot_positions=None if self.slot_positions is None else self.slot_positions[slots:] - steps,
+            left_padding=None if aligned else self.left_padding - steps,
         )
 
     def append(self, other: TransformerState) -> TransformerState:
