@@ -30,9 +30,7 @@ from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.recipe import check_replacing
 from sightline.recipe.tasks import suits
 from sightline.run_folder import read_config
-from sightline.tasks.base import Incomplete, Prediction, Score, Task, build_task
-from sightline.tasks.classification import ClassificationTask, Probabilities
-from sightline.tasks.language_model import LanguageModelTask
+from sightline.tasks.base import Incomplete, Prediction, Probabilities, Score, Task, build_task
 from sightline.tasks.load import NeverValidated, UnevenSources, ensemble_task, load_task
 from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import Vocabulary
@@ -281,18 +279,18 @@ class Run:
 
         Keywords change the recipe's decoding as in `predict`.
         """
-        return self._continuer("stream", text).stream(text, self._chosen("stream", options, changes), write)
+        self._check_continues("stream", text)
+        return self.task.stream(text, self._chosen("stream", options, changes), write)
 
     def continuations(self, text: str, options: Decoding | None = None, **changes: Any) -> list[Prediction]:
         """A text (or nothing: "") as a language model continues it: the best outputs, best first."""
-        options = self._chosen("continuations", options, changes)
-        return self._continuer("continuations", text).continuations(text, options)
+        self._check_continues("continuations", text)
+        return self.task.continuations(text, self._chosen("continuations", options, changes))
 
-    def _continuer(self, method: str, text: str) -> LanguageModelTask:
+    def _check_continues(self, method: str, text: str) -> None:
         check_text(method, text)
-        if not isinstance(self.task, LanguageModelTask):
+        if not self.recipe.task_spec.continues_text:
             raise wrong_task(self, method, "language-model", "use predict(texts)")
-        return self.task
 
     def align(self, text: str, output: str | None = None) -> Alignment | None:
         """Where the model looked while it wrote `output` (its own prediction, if none is given).
@@ -390,7 +388,7 @@ class Run:
         """The probability of every label, likeliest first: for each text a dictionary (classifiers), or for each text a
         list with a dictionary for each of its words (taggers)."""
         check_texts("probabilities", texts)
-        if isinstance(self.task, ClassificationTask):
+        if self.recipe.task_spec.labels != "none":
             return self.task.probabilities(texts)
         remedy = "predict_nbest(texts) gives each output its log-probability"
         if not self.recipe.task_spec.fills_gaps:
@@ -507,7 +505,6 @@ class Run:
         if not self.recipe.task_spec.continues_text:
             remedy = "use evaluate(test_set)" if self.recipe.task_spec.fills_gaps else "use score(texts, targets)"
             raise wrong_task(self, "text_losses", "language-model", remedy)
-        assert isinstance(self.task, LanguageModelTask)
         return self.task.text_losses(stream)
 
 

@@ -348,9 +348,7 @@ class Beside:
 
     def scored(self, run: Run, window: list[str], done: int) -> list[list[Prediction]]:
         """The given outputs of some lines with their scores; one that is too long is refused by its line."""
-        from sightline.tasks.seq2seq import Seq2SeqTask
-
-        assert self.targets is not None and isinstance(run.task, Seq2SeqTask)
+        assert self.targets is not None
         targets = self.targets.next(len(window), done)
         scored = run.task.score_outputs(window, targets, first=done)
         for text, target in zip(window, targets, strict=True):

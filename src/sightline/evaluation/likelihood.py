@@ -14,8 +14,6 @@ from sightline.evaluation.perplexity import TextLikelihood, measure_perplexity, 
 from sightline.evaluation.test_set import TestSet
 from sightline.recipe import MetricName
 from sightline.tasks.base import Task
-from sightline.tasks.language_model import LanguageModelTask
-from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.tokenizer import END
 
 Scores = TypeVar("Scores", TextLikelihood, DenoisingScores)
@@ -30,7 +28,7 @@ class ModelScores:
 
     def measure(self, metric: MetricName, test: TestSet) -> Measurement:
         """A metric that looks at the references alone."""
-        if isinstance(self.task, LanguageModelTask):
+        if self.task.recipe.task_spec.continues_text:
             return measure_text(metric, self.text(test))
         if self.task.recipe.data.noise is not None:
             return measure_denoising(metric, self.denoising(test), self.task.recipe)
@@ -39,12 +37,12 @@ class ModelScores:
     def tokens(self, test: TestSet, metrics: Sequence[MetricName]) -> tuple[int | None, int]:
         """How many tokens the model is scored on, where that is running text, and how many are unknown to it."""
         recipe = self.task.recipe
-        if isinstance(self.task, LanguageModelTask):
+        if recipe.task_spec.continues_text:
             text = self.text(test)
             return len(text.stream), text.unknown
         if recipe.data.noise is not None:
             return int(self.denoising(test).labels.sum()), 0
-        if not isinstance(self.task, Seq2SeqTask) or "perplexity" not in metrics:
+        if not recipe.task_spec.maps_text or "perplexity" not in metrics:
             return None, 0
         pairs = test.source_reference_pairs()
         return None, sum(len(self.task.unknown_in(target, source)) for source, target in pairs)
@@ -52,7 +50,6 @@ class ModelScores:
     def text(self, test: TestSet) -> TextLikelihood:
         """−log p of each token of a test set of running text."""
         task = self.task
-        assert isinstance(task, LanguageModelTask)
         return self._of_last(
             test, lambda: text_likelihood(_documents(test), task.vocabulary.target, task.text_losses), TextLikelihood
         )
@@ -78,7 +75,6 @@ class ModelScores:
 
     def _perplexity(self, test: TestSet) -> Measurement:
         """Of every reference, given its source."""
-        assert isinstance(self.task, Seq2SeqTask)
         pairs = test.source_reference_pairs()
         scored = self.task.score_outputs([source for source, _ in pairs], [target for _, target in pairs])
         losses = np.array([-output.score for (output,) in scored])

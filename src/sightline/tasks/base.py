@@ -27,6 +27,8 @@ from sightline.text.copying import ReadSource
 from sightline.text.tokenizer import END, UNK
 from sightline.text.vocabulary import Vocabulary
 
+Probabilities = dict[str, float]  # of each label, most probable first
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -187,6 +189,34 @@ class Task:
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         """log p of each target given its text; a language model is given texts alone."""
         raise NotImplementedError
+
+    # --- what only some tasks do; their TaskSpec says which -----------------------------------------------------------
+
+    def score_outputs(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
+        """`maps_text`: targets as predictions, with log p(target | text) as score."""
+        raise NotImplementedError
+
+    def unknown_in(self, target: str, text: str) -> list[str]:
+        """`maps_text`: the pieces of a target that the model cannot write for this text."""
+        raise NotImplementedError
+
+    def continuations(self, text: str, options: Decoding) -> list[Prediction]:
+        """`continues_text`: continuations of a text (or of ""), best first."""
+        raise NotImplementedError
+
+    def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
+        """`continues_text`: continue a text, and write each token as it is chosen."""
+        raise NotImplementedError
+
+    def text_losses(self, stream: np.ndarray) -> np.ndarray:
+        """`continues_text`: −log p of each token of a text (ids with end marks)."""
+        raise NotImplementedError
+
+    def probabilities(self, texts: Sequence[str]) -> list[Probabilities] | list[list[Probabilities]]:
+        """`labels`: the probability of every label for each text, or for each word of each text."""
+        raise NotImplementedError
+
+    # --- decoding ---------------------------------------------------------------------------------------------------
 
     @cached_property
     def search_model(self) -> Any:

@@ -10,11 +10,9 @@ import torch
 from sightline.data.collate import ExampleIds, Ids, class_token_ids, classification_ids, padded_batch
 from sightline.decoding.request import Request, length_batches
 from sightline.recipe import Recipe
-from sightline.tasks.base import Prediction, Score, Task, tokens_at_once
+from sightline.tasks.base import Prediction, Probabilities, Score, Task, tokens_at_once
 from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import label_id
-
-Probabilities = dict[str, float]  # of each label, likeliest first
 
 
 class ClassificationTask(Task):

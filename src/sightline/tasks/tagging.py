@@ -10,8 +10,8 @@ import numpy as np
 from sightline.data.collate import ExampleIds, Ids, tagging_ids
 from sightline.decoding.request import Request
 from sightline.recipe import Recipe
-from sightline.tasks.base import Prediction, Score, tokens_at_once
-from sightline.tasks.classification import ClassificationTask, Probabilities, refuse_constraints
+from sightline.tasks.base import Prediction, Probabilities, Score, tokens_at_once
+from sightline.tasks.classification import ClassificationTask, refuse_constraints
 from sightline.terminal import plural
 from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import between_spaces

@@ -29,7 +29,7 @@ from torch import Tensor
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.engine import Engine, decode
-from sightline.decoding.request import length_batches, make_requests
+from sightline.decoding.request import length_batches, make_requests, output_limits
 from sightline.evaluation.bleu import sentence_gleu
 from sightline.layers.devices import autocast, resolve_precision
 from sightline.layers.linear import linear
@@ -202,7 +202,7 @@ class ExpectedReward(Objective):
         model.train()
         nothing: list[list[int]] = [[]] * self.section.samples  # a model without finite scores; its loss will say so
         outputs = [[guess.tokens for guess in samples[number]] or nothing for number in numbers]
-        limits = [request.limit(engine.limits) for request in requests]
+        limits = output_limits(requests, engine.limits)
         cut = [[len(o) + 1 >= limit for o in several] for several, limit in zip(outputs, limits, strict=True)]
         return outputs, cut
 
