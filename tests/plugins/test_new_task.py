@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
-from installed_plugins import forget_plugins
 
 import sightline
+from installed_plugins import forget_plugins
 from sightline.recipe.loading import RecipeError, load_recipe
 from sightline.recipe.tasks import SEQ2SEQ
 from sightline.tasks.seq2seq import Seq2SeqTask

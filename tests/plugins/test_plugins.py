@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from installed_plugins import forget_plugins, install
 
 import sightline
+from installed_plugins import forget_plugins, install
 from sightline import registry
 from sightline.recipe import Recipe, Training
 from sightline.recipe.loading import RecipeError, load_recipe, recipe_schema
