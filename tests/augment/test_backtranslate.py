@@ -40,10 +40,10 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "SIZE", 3)
 
 
-def write(run: Path, text: Path, out: Path, *, resume: bool = False, **how: Any) -> dict[str, int]:
+def write(run: Path, text: Path, out: Path, *, resume: bool = False, **settings: Any) -> dict[str, int]:
     loaded = sightline.load(run, device="cpu")
-    options = loaded.options(**{"beam": 2, "nbest": 1, **how.pop("options", {})})
-    return backtranslate(loaded, text, out, options, limits=Limits(max_tokens=20), resume=resume, **how)
+    options = loaded.options(**{"beam": 2, "nbest": 1, **settings.pop("options", {})})
+    return backtranslate(loaded, text, out, options, limits=Limits(max_tokens=20), resume=resume, **settings)
 
 
 def test_each_line_becomes_a_pair_or_is_counted_as_dropped(translator: Path, text: Path, tmp_path: Path) -> None:
@@ -97,23 +97,23 @@ def stopping(after: int) -> Callable[[str, int, int], None]:
 def test_resumed_file_equals_an_uninterrupted_one(
     after: int, sampled: bool, translator: Path, text: Path, tmp_path: Path
 ) -> None:
-    how: dict[str, Any] = {"options": {"beam": None, "sample": {"seed": 7}} if sampled else {}}
-    write(translator, text, tmp_path / "whole.tsv", **how)
+    options: dict[str, Any] = {"options": {"beam": None, "sample": {"seed": 7}} if sampled else {}}
+    write(translator, text, tmp_path / "whole.tsv", **options)
     out = tmp_path / "back.tsv"
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, progress=stopping(after), **how)
+        write(translator, text, out, progress=stopping(after), **options)
     assert not out.exists()
     made = sorted((tmp_path / "back.tsv.parts").glob("part-*"))
     stamps = [path.stat().st_mtime_ns for path in made]
     assert len(made) == -(-after // 3)
     with pytest.raises(KeyboardInterrupt):
-        write(translator, text, out, resume=True, progress=stopping(8), **how)
+        write(translator, text, out, resume=True, progress=stopping(8), **options)
     assert [path.stat().st_mtime_ns for path in made] == stamps  # nothing is done twice
-    counts = write(translator, text, out, resume=True, **how)
+    counts = write(translator, text, out, resume=True, **options)
     assert out.read_bytes() == (tmp_path / "whole.tsv").read_bytes()
-    assert write(translator, text, out, resume=True, **how) == counts  # already complete
+    assert write(translator, text, out, resume=True, **options) == counts  # already complete
     with pytest.raises(RunError, match="exists already; continue with --resume"):
-        write(translator, text, out, **how)
+        write(translator, text, out, **options)
 
 
 def test_resuming_with_other_settings_is_refused(translator: Path, text: Path, tmp_path: Path) -> None:

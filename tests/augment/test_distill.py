@@ -209,8 +209,8 @@ def test_choose_takes_the_output_closest_to_the_reference(
     loaded, similarity = sightline.load(translator, device="cpu"), sentence_scorer("chrf")
     references = dict(line.split("\t") for line in (tmp_path / "train.tsv").read_text().splitlines())
     rows = rows_of(tmp_path / "run" / FILE)
-    found = loaded.predict_nbest([source for source, _ in rows], loaded.options(beam=4, nbest=4))
-    for (source, target), nbest in zip(rows, found, strict=True):
+    result = loaded.predict_nbest([source for source, _ in rows], loaded.options(beam=4, nbest=4))
+    for (source, target), nbest in zip(rows, result, strict=True):
         scores = [similarity(output.text, references[source]) for output in nbest]
         assert similarity(target, references[source]) == max(scores)
 

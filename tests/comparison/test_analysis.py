@@ -45,9 +45,9 @@ def wanting(*references: str) -> test_set.TestSet:
 )
 def test_sentences_are_ranked_by_a_sentence_metric(metric: MetricName, corpus: str, sentence: str) -> None:
     looked = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
-    found = analyze(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
-    assert (found.corpus_metric, found.sentence_metric) == (corpus, sentence)
-    (contrast,) = found.contrasts
+    result = analyze(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
+    assert (result.corpus_metric, result.sentence_metric) == (corpus, sentence)
+    (contrast,) = result.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2] and contrast.sentences.worsened == []
 
 
@@ -68,10 +68,12 @@ def test_an_output_is_scored_against_all_its_references() -> None:
 def test_labels_are_sorted_by_frequency_and_missing_ones_have_f1_0() -> None:
     test = wanting("b c", "b c", "a")
     looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
-    found = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
-    assert [(each.label, each.count) for each in found.labels] == [("b c", 2), ("a", 1), ("x", 0)]
-    assert found.labels[2].f1 == {"first": 0.0, "other": 0.0} and found.labels[1].f1["first"] == pytest.approx(200 / 3)
-    (contrast,) = found.contrasts
+    result = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
+    assert [(each.label, each.count) for each in result.labels] == [("b c", 2), ("a", 1), ("x", 0)]
+    assert result.labels[2].f1 == {"first": 0.0, "other": 0.0} and result.labels[1].f1["first"] == pytest.approx(
+        200 / 3
+    )
+    (contrast,) = result.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2]
     assert [each.number for each in contrast.sentences.worsened] == [3]
     by_token = analyze_labels(
@@ -82,18 +84,18 @@ def test_labels_are_sorted_by_frequency_and_missing_ones_have_f1_0() -> None:
 
 def test_labels_predicted_by_one_system_are_scored() -> None:
     looked = runs(first=["a", "y"], other=["x", "b"])
-    found = analyze_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
-    (contrast,) = found.contrasts
+    result = analyze_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
+    (contrast,) = result.contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(2, 100)]
     assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]
 
 
 def test_a_limited_word_count_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "_MOST_COUNTED", 3)
-    for lines, said in ((2, "the 2 targets of the training text of mine"), (5, "the first 3 targets of")):
+    for lines, message in ((2, "the 2 targets of the training text of mine"), (5, "the first 3 targets of")):
         monkeypatch.setattr(room, "training_examples", lambda _, lines=lines: [Example("s", "a b")] * lines)
-        found = training_frequencies(SimpleNamespace(recipe=None), "mine", silent)  # type: ignore[arg-type]
-        assert found.source.startswith(said) and found.counts == {"a": min(lines, 3), "b": min(lines, 3)}
+        result = training_frequencies(SimpleNamespace(recipe=None), "mine", silent)  # type: ignore[arg-type]
+        assert result.source.startswith(message) and result.counts == {"a": min(lines, 3), "b": min(lines, 3)}
 
 
 def test_a_contrast_of_words_alone_differs() -> None:
@@ -105,5 +107,5 @@ def test_a_contrast_of_words_alone_differs() -> None:
 
 
 def test_analysis_of_models_without_outputs_is_empty() -> None:
-    found = Analysis.empty("perplexity", {"a": "a"})
-    assert (found.corpus_metric, found.contrasts, found.lengths) == ("perplexity", [], [])
+    result = Analysis.empty("perplexity", {"a": "a"})
+    assert (result.corpus_metric, result.contrasts, result.lengths) == ("perplexity", [], [])

@@ -45,8 +45,8 @@ def test_oracle_of_one_sentence_maximizes_rouge() -> None:
     count = rouge_scorer("rouge1", "rouge2")
 
     def likeness(text: str) -> float:
-        found = count.score(reference, text)
-        return float(found["rouge1"].fmeasure + found["rouge2"].fmeasure)
+        result = count.score(reference, text)
+        return float(result["rouge1"].fmeasure + result["rouge2"].fmeasure)
 
     assert oracle(TEXT, [reference], most=1) == max(parts, key=likeness)
     best = max(likeness(" ".join(pair)) for pair in combinations(parts, 2))
@@ -89,9 +89,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_baseline_command_prints_scores_and_writes_outputs(folder: Path) -> None:
-    told = (folder / "oracle.txt").read_text().splitlines()
-    assert told[0] == "test: 20 texts, oracle"
-    assert told[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000") and "tok:unicode-words-2" in told[1]
+    printed = (folder / "oracle.txt").read_text().splitlines()
+    assert printed[0] == "test: 20 texts, oracle"
+    assert printed[1].startswith("  ROUGE-1 75.00 [75.00, 75.00]  nrefs:1|bs:1000")
+    assert "tok:unicode-words-2" in printed[1]
     records = [json.loads(line) for line in (folder / "lead" / "outputs.jsonl").read_text().splitlines()]
     assert records[0]["output"] == "intro 40 words." and len(records) == 20
     assert json.loads((folder / "lead" / "config.json").read_text())["baseline"] == "lead-1"
@@ -108,16 +109,16 @@ def test_oracle_of_a_repeated_source_uses_both_references(tmp_path: Path) -> Non
 
 
 def test_baselines_are_compared_with_runs(folder: Path) -> None:
-    found = compare([folder / "run", folder / "lead", folder / "oracle"], device="cpu")
-    assert found.metrics == ["rouge-1", "rouge-l", "perplexity"]
-    assert [system.name for system in found.having("perplexity")] == ["run"]
-    assert "perplexity: lead and oracle have no model." in found.notes
-    assert any("lead (lead-1), oracle (oracle). An oracle has seen the references." in note for note in found.notes)
-    best = found.systems[2]
+    result = compare([folder / "run", folder / "lead", folder / "oracle"], device="cpu")
+    assert result.metrics == ["rouge-1", "rouge-l", "perplexity"]
+    assert [system.name for system in result.having("perplexity")] == ["run"]
+    assert "perplexity: lead and oracle have no model." in result.notes
+    assert any("lead (lead-1), oracle (oracle). An oracle has seen the references." in note for note in result.notes)
+    best = result.systems[2]
     assert best.name == "oracle" and best.qualities["rouge-1"].value == pytest.approx(75)
     assert best.verdicts["rouge-1"].significant and best.verdicts["rouge-1"].better
     assert best.sentences_per_second is None and best.parameters == 0
-    assert not any("different devices" in note or "Training did not finish" in note for note in found.notes)
+    assert not any("different devices" in note or "Training did not finish" in note for note in result.notes)
 
 
 def test_baselines_have_rows_but_no_recipe_differences(folder: Path, tmp_path: Path) -> None:
@@ -132,8 +133,8 @@ def test_baselines_have_rows_but_no_recipe_differences(folder: Path, tmp_path: P
 
 
 def test_two_baselines_can_be_compared_alone(folder: Path) -> None:
-    found = compare([folder / "lead", folder / "oracle"], metrics=["rouge-2"])
-    assert found.systems[1].verdicts["rouge-2"].better
+    result = compare([folder / "lead", folder / "oracle"], metrics=["rouge-2"])
+    assert result.systems[1].verdicts["rouge-2"].better
 
 
 def test_errors_of_baselines(folder: Path) -> None:

@@ -75,8 +75,8 @@ def test_p_values_equal_those_of_sacrebleu(
     (verdict,) = (system.verdicts[metric] for system in pair.others)  # type: ignore[index]
     for kind, ours in (("ar", verdict.approximate_randomization), ("bs", verdict.paired_bootstrap)):
         theirs = {"bleu": sacrebleu.BLEU(), "chrf": sacrebleu.CHRF()}[metric]
-        found = PairedTest(named, {metric: theirs}, streams, test_type=kind, n_samples=ours.samples, n_jobs=1)()
-        result = found[1][ours.metric][1]
+        comparison = PairedTest(named, {metric: theirs}, streams, test_type=kind, n_samples=ours.samples, n_jobs=1)()
+        result = comparison[1][ours.metric][1]
         assert not isinstance(result, str)
         assert ours.p == pytest.approx(result.p_value, rel=1e-9)
 
@@ -95,11 +95,13 @@ def test_exact_match_gets_mcnemars_test(pair: ComparisonResult) -> None:
 
 def test_perplexity_is_measured_on_the_references(trained: dict[str, Path]) -> None:
     runs = [trained["none-seed1"], trained["dot-seed1"]]
-    found = sightline.compare(runs, device="cpu", metrics=["perplexity", "exact"])
-    wanted = [Run.load(trained[name], device="cpu").evaluate("test").scores[3] for name in ("none-seed1", "dot-seed1")]
-    assert [system.qualities["perplexity"].value for system in found.systems] == [each.value for each in wanted]
-    assert found.others[0].verdicts["perplexity"].better
-    assert found.where.corpus_metric == "chrF2"  # perplexity says nothing about outputs
+    result = sightline.compare(runs, device="cpu", metrics=["perplexity", "exact"])
+    expected = [
+        Run.load(trained[name], device="cpu").evaluate("test").scores[3] for name in ("none-seed1", "dot-seed1")
+    ]
+    assert [system.qualities["perplexity"].value for system in result.systems] == [each.value for each in expected]
+    assert result.others[0].verdicts["perplexity"].better
+    assert result.where.corpus_metric == "chrF2"  # perplexity says nothing about outputs
 
 
 def test_nothing_is_decoded_if_no_metric_needs_outputs(
@@ -107,19 +109,19 @@ def test_nothing_is_decoded_if_no_metric_needs_outputs(
 ) -> None:
     monkeypatch.setattr(Run, "predict_nbest", lambda *a, **k: pytest.fail("decoded"))
     runs = [trained["none-seed1"], trained["dot-seed1"]]
-    found = sightline.compare(runs, device="cpu", metrics=["perplexity"])
-    for ours, theirs in zip(found.systems, pair.systems, strict=True):
+    result = sightline.compare(runs, device="cpu", metrics=["perplexity"])
+    for ours, theirs in zip(result.systems, pair.systems, strict=True):
         assert ours.qualities["perplexity"] == theirs.qualities["perplexity"]
         assert ours.runs[0].outputs == []
-    table = main_table(found)
+    table = main_table(result)
     at = [column.title for column in table.columns].index("sentences/s")
     assert [row[at] for row in table.rows] == ["–", "–"]
-    told = plain_text(found)
-    assert "nothing was decoded, and there is no decoding to time" in told and "Sentences/s:" not in told
-    assert "test: 60 sentences." in told and "[95% interval over the test sentences]" in told
-    assert "No metric here needs outputs, so nothing was decoded that could differ." in html_page(found)
-    (tmp_path / "c.json").write_text(found.to_json())
-    assert read_comparison(tmp_path / "c.json") == found
+    message = plain_text(result)
+    assert "nothing was decoded, and there is no decoding to time" in message and "Sentences/s:" not in message
+    assert "test: 60 sentences." in message and "[95% interval over the test sentences]" in message
+    assert "No metric here needs outputs, so nothing was decoded that could differ." in html_page(result)
+    (tmp_path / "c.json").write_text(result.to_json())
+    assert read_comparison(tmp_path / "c.json") == result
     for option in ({"beam": 3}, {"lowercase": True}):
         with pytest.raises(ValueError, match=r"is about outputs, and perplexity looks at none; leave it out"):
             sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
@@ -136,29 +138,29 @@ def test_conclusion_states_difference_and_relative_cost(pair: ComparisonResult) 
 
 
 def test_identical_runs_are_not_different(trained: dict[str, Path], copied: Copy) -> None:
-    found = sightline.compare([trained["dot-seed1"], copied("dot-seed1", "again")], device="cpu")
-    (again,) = found.others
+    result = sightline.compare([trained["dot-seed1"], copied("dot-seed1", "again")], device="cpu")
+    (again,) = result.others
     for verdict in again.verdicts.values():
         assert (verdict.difference, verdict.p, verdict.significant) == (0.0, 1.0, False)
         assert verdict.approximate_randomization.p == verdict.paired_bootstrap.p == 1.0
-    assert conclusions(found)[0].startswith("again does not differ from dot-seed1: it has the same outputs")
-    assert found.differences == [] and differences_table(found).notes == ["The recipes are the same."]
-    contrast = found.where.contrasts[0]
+    assert conclusions(result)[0].startswith("again does not differ from dot-seed1: it has the same outputs")
+    assert result.differences == [] and differences_table(result).notes == ["The recipes are the same."]
+    contrast = result.where.contrasts[0]
     assert contrast.sentences.improved == contrast.sentences.worsened == []
 
 
 def test_runs_with_equal_seeds_are_separate_systems(trained: dict[str, Path], copied: Copy) -> None:
     runs = [trained["none-seed1"], trained["dot-seed1"], copied("dot-seed1", "again")]
-    found = sightline.compare(runs, device="cpu", metrics=["exact"])
-    assert [system.name for system in found.systems] == ["none-seed1", "dot-seed1", "again"]
-    assert found.notes[0].startswith("dot-seed1, again have the same recipe, some even the same seed")
+    result = sightline.compare(runs, device="cpu", metrics=["exact"])
+    assert [system.name for system in result.systems] == ["none-seed1", "dot-seed1", "again"]
+    assert result.notes[0].startswith("dot-seed1, again have the same recipe, some even the same seed")
 
 
 def test_runs_that_differ_only_in_seed_are_compared_separately(trained: dict[str, Path]) -> None:
-    found = sightline.compare([trained["dot-seed1"], trained["dot-seed2"]], device="cpu", metrics=["exact"])
-    assert [system.name for system in found.systems] == ["dot-seed1", "dot-seed2"]
-    assert "differ only in their seed" in found.notes[0]
-    assert [(each.key, each.values) for each in found.differences] == [("seed", ["1", "2"])]
+    result = sightline.compare([trained["dot-seed1"], trained["dot-seed2"]], device="cpu", metrics=["exact"])
+    assert [system.name for system in result.systems] == ["dot-seed1", "dot-seed2"]
+    assert "differ only in their seed" in result.notes[0]
+    assert [(each.key, each.values) for each in result.differences] == [("seed", ["1", "2"])]
 
 
 # --- seeds -------------------------------------------------------------------------------------------------------
@@ -195,9 +197,9 @@ def test_the_cost_of_a_system_is_the_mean_over_its_seeds(seeded: ComparisonResul
 
 def test_runs_can_be_named(trained: dict[str, Path]) -> None:
     runs = {"ohne s1": trained["none-seed1"], "ohne s2": trained["none-seed2"], "mit": trained["dot-seed1"]}
-    found = sightline.compare(runs, device="cpu", metrics=["exact"], baseline="mit")
-    assert [system.name for system in found.systems] == ["mit", "ohne"]
-    assert found.systems[1].verdicts["exact"].seeds is not None
+    result = sightline.compare(runs, device="cpu", metrics=["exact"], baseline="mit")
+    assert [system.name for system in result.systems] == ["mit", "ohne"]
+    assert result.systems[1].verdicts["exact"].seeds is not None
 
 
 # --- what is compared --------------------------------------------------------------------------------------------
@@ -205,9 +207,9 @@ def test_runs_can_be_named(trained: dict[str, Path]) -> None:
 
 def test_default_metrics_are_those_of_all_recipes(trained: dict[str, Path], copied: Copy) -> None:
     other = copied("none-seed1", "other", evaluation__metrics=["exact", "bleu", "ter"])
-    found = sightline.compare([trained["dot-seed1"], other], device="cpu")
-    assert found.metrics == ["bleu", "exact"]
-    assert "Left out, because not every recipe has them: chrF2, perplexity, TER." in found.notes
+    result = sightline.compare([trained["dot-seed1"], other], device="cpu")
+    assert result.metrics == ["bleu", "exact"]
+    assert "Left out, because not every recipe has them: chrF2, perplexity, TER." in result.notes
 
 
 def test_interrupted_trainings_are_noted(trained: dict[str, Path], copied: Copy) -> None:
@@ -229,24 +231,24 @@ def test_truncated_logs_are_noted_with_the_source_of_their_costs(trained: dict[s
         path = run / "metrics.jsonl"
         path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2])[:-9])
     runs = [trained["dot-seed1"], saved, alone]
-    found = sightline.compare(runs, device="cpu", metrics=["exact"])
-    told = [note for note in found.notes if "was cut off" in note]
-    assert [note.partition(". ")[0] for note in told] == [
+    result = sightline.compare(runs, device="cpu", metrics=["exact"])
+    message = [note for note in result.notes if "was cut off" in note]
+    assert [note.partition(". ")[0] for note in message] == [
         f"The log (metrics.jsonl) was cut off: {name} (step 30 of 90)" for name in ("saved", "alone")
     ]
-    assert ["those of the newest checkpoint" in note for note in told] == [True, False]
-    assert ["lower bounds" in note for note in told] == [False, True]
-    costs = [system.cost for system in found.systems]
+    assert ["those of the newest checkpoint" in note for note in message] == [True, False]
+    assert ["lower bounds" in note for note in message] == [False, True]
+    costs = [system.cost for system in result.systems]
     assert [(cost.steps, cost.least) for cost in costs] == [(90, False), (90, False), (30, True)]
-    assert ["training FLOPs" in answer for answer in conclusions(found)] == [True, False]
+    assert ["training FLOPs" in answer for answer in conclusions(result)] == [True, False]
 
 
 def test_relative_training_cost_needs_a_complete_log_of_the_baseline(trained: dict[str, Path], copied: Copy) -> None:
     cut = copied("none-seed2", "cut", training__limits={"epochs": 500})
     shutil.rmtree(cut / "checkpoints")
-    found = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
-    assert any("was cut off: cut (step 90). Tokens" in note for note in found.notes)
-    assert "training FLOPs" not in conclusions(found)[0] and "the parameters" in conclusions(found)[0]
+    result = sightline.compare([cut, trained["dot-seed1"]], device="cpu", metrics=["exact"])
+    assert any("was cut off: cut (step 90). Tokens" in note for note in result.notes)
+    assert "training FLOPs" not in conclusions(result)[0] and "the parameters" in conclusions(result)[0]
 
 
 def test_initialization_from_another_run_is_noted(trained: dict[str, Path], copied: Copy) -> None:
@@ -256,10 +258,10 @@ def test_initialization_from_another_run_is_noted(trained: dict[str, Path], copi
         for other in (trained["none-seed1"], begun)
     )
     note = "Initialized from other runs (model.init_from): begun. Tokens, FLOPs and time do not include"
-    assert [sum(each.startswith(note) for each in found.notes) for found in (alone, after)] == [0, 1]
-    told = [conclusions(found)[0] for found in (alone, after)]
-    assert ["× the training FLOPs" in each for each in told] == [True, False]
-    assert all("× the parameters" in each for each in told)
+    assert [sum(each.startswith(note) for each in result.notes) for result in (alone, after)] == [0, 1]
+    message = [conclusions(result)[0] for result in (alone, after)]
+    assert ["× the training FLOPs" in each for each in message] == [True, False]
+    assert all("× the parameters" in each for each in message)
 
 
 def distilled(folder: Path, teacher: str | dict[str, Any], key: str = "teacher") -> list[dict[str, str]]:
@@ -273,13 +275,13 @@ def test_generated_training_text_is_noted(trained: dict[str, Path], copied: Copy
     text = distilled(tmp_path, checksum(teacher / "model.safetensors"))
     text += distilled(tmp_path, {"models": ["one", "two"]}, "model")
     student = copied("none-seed1", "student", data__train=text)
-    found = sightline.compare([teacher, student], device="cpu", metrics=["exact"])
-    (note,) = (each for each in found.notes if each.startswith("Trained on text"))
+    result = sightline.compare([teacher, student], device="cpu", metrics=["exact"])
+    (note,) = (each for each in result.notes if each.startswith("Trained on text"))
     assert note == (
         "Trained on text that other models generated: student (distilled by dot-seed1, back-translated). Tokens, "
         "FLOPs and time do not include those models and the generation."
     )
-    assert "× the training FLOPs" not in conclusions(found)[0] and "× the parameters" in conclusions(found)[0]
+    assert "× the training FLOPs" not in conclusions(result)[0] and "× the parameters" in conclusions(result)[0]
 
 
 @pytest.mark.parametrize("beside", [None, "half {", "[]", '{"plan": {"lines": 3}}'])
@@ -289,18 +291,18 @@ def test_text_of_unknown_origin_is_not_noted(
     if beside is not None:
         (tmp_path / "my.tsv.json").write_text(beside)
     other = copied("none-seed1", "other", data__train=[{"kind": "tsv", "file": str(tmp_path / "my.tsv")}])
-    found = sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["perplexity"])
-    assert not any("other models generated" in note for note in found.notes)
-    assert "× the training FLOPs" in conclusions(found)[0]
+    result = sightline.compare([trained["dot-seed1"], other], device="cpu", metrics=["perplexity"])
+    assert not any("other models generated" in note for note in result.notes)
+    assert "× the training FLOPs" in conclusions(result)[0]
 
 
 def test_different_decoding_options_are_noted(trained: dict[str, Path], copied: Copy) -> None:
     greedy = copied("none-seed1", "greedy", decoding__beam=1)
-    found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"])
-    assert any("beam 2 (dot-seed1), 1 (greedy)" in note for note in found.notes)
-    found = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"], beam=3)
-    assert not any("beam" in note for note in found.notes)
-    assert {member.decoding["beam"] for system in found.systems for member in system.runs} == {3}
+    result = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"])
+    assert any("beam 2 (dot-seed1), 1 (greedy)" in note for note in result.notes)
+    result = sightline.compare([trained["dot-seed1"], greedy], device="cpu", metrics=["exact"], beam=3)
+    assert not any("beam" in note for note in result.notes)
+    assert {member.decoding["beam"] for system in result.systems for member in system.runs} == {3}
 
 
 def test_group_values_names_the_most_common_value_last() -> None:
@@ -345,9 +347,9 @@ def test_without_training_text_words_of_the_references_are_counted(
     from sightline.evaluation.test_set import from_files
 
     test = from_files(source, reference)
-    found = sightline.compare([moved, trained["dot-seed1"]], on=test, device="cpu", metrics=["chrf"])
-    assert "the references" in found.where.counted_in
-    assert found.test.name == "s" and found.references == [["dog old"], ["cat"]]
+    result = sightline.compare([moved, trained["dot-seed1"]], on=test, device="cpu", metrics=["chrf"])
+    assert "the references" in result.where.counted_in
+    assert result.test.name == "s" and result.references == [["dog old"], ["cat"]]
 
 
 def test_lowercase_analysis_ignores_case() -> None:
@@ -375,9 +377,9 @@ def test_runs_of_another_machine_use_local_corpora(
     moved = {name: copied(name, name, data__folder=f"/server/{corpora.name}") for name in ("dot-seed1", "none-seed2")}
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(corpora.parent))
     with pytest.warns(MovedFolder, match=rf"/server/{corpora.name} is not here; its files are read from {corpora} "):
-        found = sightline.compare(list({**trained, **moved}.values()), device="cpu")
-    assert found.test == seeded.test
-    names_and_bleu = [[row[:4] for row in main_table(each).rows] for each in (found, seeded)]
+        result = sightline.compare(list({**trained, **moved}.values()), device="cpu")
+    assert result.test == seeded.test
+    names_and_bleu = [[row[:4] for row in main_table(each).rows] for each in (result, seeded)]
     assert names_and_bleu[0] == names_and_bleu[1]  # seeds are one system, wherever each was trained
 
 
@@ -387,9 +389,9 @@ def test_runs_of_another_machine_use_local_corpora(
 def test_validation_on_a_part_of_the_text_is_noted(trained: dict[str, Path], copied: Copy) -> None:
     part = copied("dot-seed1", "part", data__validation_limit=4)
     whole = copied("none-seed1", "whole", data__validation_limit=10)  # all there are
-    found = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
-    said = "Training validated on a part of this text only (data.validation_limit): part (the first 4 examples)."
-    assert said in found.notes
+    result = sightline.compare([part, whole], on="validation", device="cpu", metrics=["exact"])
+    message = "Training validated on a part of this text only (data.validation_limit): part (the first 4 examples)."
+    assert message in result.notes
     assert not any("validation_limit" in note for note in sightline.compare([part, whole], device="cpu").notes)
     shown = CliRunner().invoke(app, ["evaluate", str(part), "--on", "validation", "--device", "cpu"])
     head = (
@@ -405,11 +407,11 @@ def test_perplexity_signature_counts_unknown_words(trained: dict[str, Path], tmp
     files = ["--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en")]
 
     def evaluated(metrics: str) -> str:
-        asked = ["evaluate", str(trained["dot-seed1"]), *files, "--metrics", metrics, "--device", "cpu"]
-        return CliRunner().invoke(app, asked, catch_exceptions=False).stdout
+        requested = ["evaluate", str(trained["dot-seed1"]), *files, "--metrics", metrics, "--device", "cpu"]
+        return CliRunner().invoke(app, requested, catch_exceptions=False).stdout
 
-    told = "in.de: 2 sentences, 3 tokens of the references unknown (<unk>, which is what perplexity counts)\n"
-    assert evaluated("perplexity").startswith(told)
+    message = "in.de: 2 sentences, 3 tokens of the references unknown (<unk>, which is what perplexity counts)\n"
+    assert evaluated("perplexity").startswith(message)
     assert "unknown" not in evaluated("bleu")
 
 

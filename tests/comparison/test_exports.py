@@ -134,16 +134,16 @@ def test_write_errors_are_raised_after_the_other_files(
         export.write(form, place)
     with pytest.raises(ExportError) as refused:
         export.finish()
-    told = f"({tmp_path}/c.csv: No space left on device); written: {tmp_path}/c.tex"
-    assert str(refused.value) == f"not all could be written or drawn {told}"
+    message = f"({tmp_path}/c.csv: No space left on device); written: {tmp_path}/c.tex"
+    assert str(refused.value) == f"not all could be written or drawn {message}"
 
 
 def test_comparison_of_a_sweep_names_failed_runs(
     trained: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.comparison.export.write_comparison", lambda *_: [])
-    found = compare_runs([trained["none-seed1"], trained["dot-seed1"]], tmp_path, ["dot-seed2"])
-    assert found.notes[-1] == "Failed in training, so not compared: dot-seed2."
+    result = compare_runs([trained["none-seed1"], trained["dot-seed1"]], tmp_path, ["dot-seed2"])
+    assert result.notes[-1] == "Failed in training, so not compared: dot-seed2."
 
 
 def test_mean_line_uses_common_steps(seeded: ComparisonResult) -> None:

@@ -84,18 +84,18 @@ def test_holm_counts_only_tested_systems(mixed: ComparisonResult) -> None:
 
 
 def test_a_baseline_without_perplexity_disables_its_tests(runs: list[Path]) -> None:
-    found = sightline.compare(runs, baseline="lead", device="cpu")
-    assert found.baseline.name == "lead" and found.tested("perplexity") == []
-    assert [system.name for system in found.having("perplexity")] == ["none-seed1", "dot"]
+    result = sightline.compare(runs, baseline="lead", device="cpu")
+    assert result.baseline.name == "lead" and result.tested("perplexity") == []
+    assert [system.name for system in result.having("perplexity")] == ["none-seed1", "dot"]
     assert (
         "perplexity: lead and oracle have no model; lead is the baseline, so no difference is tested "
-        "(--baseline chooses another)." in found.notes
+        "(--baseline chooses another)." in result.notes
     )
-    table = main_table(found)
+    table = main_table(result)
     place = [column.title for column in table.columns].index("perplexity")
     assert [row[place + 1] for row in table.rows] == ["–"] * 4
     assert table.rows[0][place] == "–" and re.match(r"\d", table.rows[1][place])
-    assert f"perplexity: {found.systems[1].qualities['perplexity'].signature}" in plain_text(found)
+    assert f"perplexity: {result.systems[1].qualities['perplexity'].signature}" in plain_text(result)
 
 
 # --- how it is shown ----------------------------------------------------------------------------------------------
@@ -107,11 +107,11 @@ def cells(rows: list[list[str]], heads: list[str]) -> dict[str, list[str]]:
     return {row[0]: row[place : place + 2] for row in rows}
 
 
-def check(found: dict[str, list[str]], mixed: ComparisonResult, nothing: str = "–") -> None:
-    assert found["lead"] == found["oracle"] == [nothing, nothing]
-    assert found["none-seed1"][0].startswith(f"{mixed.baseline.qualities['perplexity'].value:.2f} ")
-    assert found["none-seed1"][1] == "baseline"
-    assert re.search(r"\d\.\d\d", found["dot"][0]) and re.search(r"\(<?0\.\d+\)|\(1\.0000\)", found["dot"][1])
+def check(result: dict[str, list[str]], mixed: ComparisonResult, nothing: str = "–") -> None:
+    assert result["lead"] == result["oracle"] == [nothing, nothing]
+    assert result["none-seed1"][0].startswith(f"{mixed.baseline.qualities['perplexity'].value:.2f} ")
+    assert result["none-seed1"][1] == "baseline"
+    assert re.search(r"\d\.\d\d", result["dot"][0]) and re.search(r"\(<?0\.\d+\)|\(1\.0000\)", result["dot"][1])
 
 
 def test_missing_metrics_are_empty_cells(mixed: ComparisonResult) -> None:
@@ -161,31 +161,31 @@ def test_the_figure_shows_a_common_metric(mixed: ComparisonResult) -> None:
 
 
 def test_the_first_metric_must_be_common(runs: list[Path]) -> None:
-    said = r"perplexity cannot come first: lead and oracle have no model.*e\.g\. --metrics "
-    with pytest.raises(RunError, match=said + "chrf,perplexity$"):
+    message = r"perplexity cannot come first: lead and oracle have no model.*e\.g\. --metrics "
+    with pytest.raises(RunError, match=message + "chrf,perplexity$"):
         sightline.compare(runs, metrics=["perplexity", "chrf"])
-    with pytest.raises(RunError, match=said + "bleu,perplexity$"):
+    with pytest.raises(RunError, match=message + "bleu,perplexity$"):
         sightline.compare(runs, metrics=["perplexity"])
 
 
 def test_common_metrics_come_first(copied: Copy, written: dict[str, Path]) -> None:
     run = copied("dot-seed1", "mine", evaluation__metrics=["perplexity", "chrf", "bleu"])
-    found = sightline.compare([run, written["lead"]], device="cpu")
-    assert found.metrics == ["chrf", "bleu", "perplexity"]
+    result = sightline.compare([run, written["lead"]], device="cpu")
+    assert result.metrics == ["chrf", "bleu", "perplexity"]
 
 
 def test_baseline_recipes_need_no_perplexity(trained: dict[str, Path], copied: Copy, tmp_path: Path) -> None:
     recipe = load_recipe(copied("dot-seed1", "mine", evaluation__metrics=["bleu"]) / "recipe.yaml")
     write_baseline("lead", recipe, ["test"], tmp_path / "lead", count=1)
-    found = sightline.compare([trained["dot-seed1"], tmp_path / "lead"], device="cpu")
-    assert found.metrics == ["bleu", "perplexity"]
-    assert "Left out, because not every recipe has them: chrF2, exact." in found.notes
+    result = sightline.compare([trained["dot-seed1"], tmp_path / "lead"], device="cpu")
+    assert result.metrics == ["bleu", "perplexity"]
+    assert "Left out, because not every recipe has them: chrF2, exact." in result.notes
 
 
 def test_baselines_alone_have_no_perplexity(written: dict[str, Path]) -> None:
-    found = sightline.compare(list(written.values()))
-    assert found.metrics == ["bleu", "chrf", "exact"]
-    assert "Perplexity is left out: lead and oracle have no model, and so no perplexity." in found.notes
+    result = sightline.compare(list(written.values()))
+    assert result.metrics == ["bleu", "chrf", "exact"]
+    assert "Perplexity is left out: lead and oracle have no model, and so no perplexity." in result.notes
     with pytest.raises(RunError, match="lead and oracle have no model, and so no perplexity; leave perplexity out"):
         sightline.compare(list(written.values()), metrics=["bleu", "perplexity"])
 
@@ -198,8 +198,8 @@ def test_different_tokenizers_stay_incomparable_beside_a_baseline(
     (other / "tokenizer.json").write_text(content.replace('dog"', 'fox"'), encoding="utf-8")
     seal_run(other)
     runs = [written["lead"], trained["dot-seed1"], other]
-    found = sightline.compare(runs, device="cpu")
-    assert found.metrics == ["bleu", "chrf", "exact"]
-    assert any(note.startswith("Perplexity is left out: dot-seed1 and other have diff") for note in found.notes)
+    result = sightline.compare(runs, device="cpu")
+    assert result.metrics == ["bleu", "chrf", "exact"]
+    assert any(note.startswith("Perplexity is left out: dot-seed1 and other have diff") for note in result.notes)
     with pytest.raises(RunError, match="dot-seed1 and other have different tokenizers"):
         sightline.compare(runs, metrics=["bleu", "perplexity"])

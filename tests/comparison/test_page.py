@@ -79,8 +79,8 @@ def test_page_lists_values_and_runs(seeded: ComparisonResult, text: str, read: R
 
 def test_page_marks_differing_words(read: Reader, seeded: ComparisonResult) -> None:
     marked: tuple[list[str], list[str]] = [], []
-    found = seeded.where.contrasts[0].sentences
-    for each in [*found.improved, *found.worsened]:
+    result = seeded.where.contrasts[0].sentences
+    for each in [*result.improved, *result.worsened]:
         for side, segments in zip(marked, word_differences(each.baseline, each.system), strict=True):
             side += [segment.text for segment in segments if segment.kind != "same"]
     assert len(marked[0]) > 3

@@ -29,27 +29,27 @@ def corpus(folder: str | None, file: str = "a.tsv", **data: Any) -> Recipe:
     return Recipe.model_validate({**recipe().model_dump(mode="json"), "data": changed})
 
 
-def found(*recipes: Recipe) -> dict[str, list[str]]:
+def differing(*recipes: Recipe) -> dict[str, list[str]]:
     return {each.key: each.values for each in recipe_differences(recipes)}
 
 
 def test_differing_keys_in_recipe_order() -> None:
     two = recipe("training.lr=0.1", "model.width=64", "seed=3")
     assert recipe_differences([recipe(), two, recipe()])[0].key == "seed"
-    assert found(recipe(), two, recipe()) == {
+    assert differing(recipe(), two, recipe()) == {
         "seed": ["1", "3", "1"],
         "model.width": ["128", "64", "128"],
         "training.lr": ["0.004", "0.1", "0.004"],
     }
-    assert list(found(recipe(), two, recipe())) == ["seed", "model.width", "training.lr"]
+    assert list(differing(recipe(), two, recipe())) == ["seed", "model.width", "training.lr"]
 
 
 def test_the_same_recipe_has_no_differences() -> None:
-    assert found(recipe(), recipe()) == {}
+    assert differing(recipe(), recipe()) == {}
 
 
 def test_parts_of_different_kinds_have_different_keys() -> None:
-    told = found(recipe(), recipe("model.encoder.kind=transformer"))
+    told = differing(recipe(), recipe("model.encoder.kind=transformer"))
     assert told["model.encoder.kind"] == ["recurrent", "transformer"]
     assert told["model.encoder.cell"] == ["lstm", NOTHING]
     assert told["model.encoder.norm.place"] == [NOTHING, "pre"]
@@ -57,58 +57,62 @@ def test_parts_of_different_kinds_have_different_keys() -> None:
 
 
 def test_unset_sections_are_shown_key_by_key() -> None:
-    told = found(recipe(), recipe("training.rdrop=5", "model.width=64"))
+    told = differing(recipe(), recipe("training.rdrop=5", "model.width=64"))
     assert told == {"model.width": ["128", "64"], "training.rdrop": [UNSET, "5"]}
-    told = found(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
+    told = differing(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
     assert told["training.reward.samples"] == [UNSET, "4", "4"]
     assert told["training.reward.metric"] == [UNSET, "gleu", "gleu"]
     assert "training.reward" not in told
 
 
 def test_lists_of_sections_are_compared_by_key() -> None:
-    assert found(recipe(), recipe("training.betas=[0.9, 0.999]")) == {"training.betas": ["[0.9, 0.98]", "[0.9, 0.999]"]}
-    assert found(recipe(), recipe("data.train.0.examples=7")) == {"data.train.0.examples": ["20000", "7"]}
+    assert differing(recipe(), recipe("training.betas=[0.9, 0.999]")) == {
+        "training.betas": ["[0.9, 0.98]", "[0.9, 0.999]"]
+    }
+    assert differing(recipe(), recipe("data.train.0.examples=7")) == {"data.train.0.examples": ["20000", "7"]}
 
 
 def test_equal_folders_do_not_differ(tmp_path: Path) -> None:
     (tmp_path / "corpus").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "corpus")
     here = str(tmp_path / "corpus")
-    assert found(corpus(here), corpus(str(tmp_path / "link")), corpus(f"{here}/../corpus")) == {}
+    assert differing(corpus(here), corpus(str(tmp_path / "link")), corpus(f"{here}/../corpus")) == {}
     assert (
-        found(corpus(here), corpus(str(tmp_path), f"{here}/a.tsv", validation={"kind": "tsv", "file": f"{here}/v.tsv"}))
+        differing(
+            corpus(here), corpus(str(tmp_path), f"{here}/a.tsv", validation={"kind": "tsv", "file": f"{here}/v.tsv"})
+        )
         == {}
     )
 
 
 def test_moved_files_differ_only_in_the_folder(tmp_path: Path) -> None:
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    assert found(corpus(one), corpus(two)) == {"data.folder": [one, two]}
+    assert differing(corpus(one), corpus(two)) == {"data.folder": [one, two]}
 
 
 @pytest.mark.parametrize("name", ["tinyshakespeare/lstm", "ewt/lstm", "chorales/transformer"])
 def test_all_file_keys_are_resolved(tmp_path: Path, name: str) -> None:
     folders = [str(tmp_path / "one"), str(tmp_path / "two")]
-    assert found(*(load_recipe(name, [f"data.folder={each}"]) for each in folders)) == {"data.folder": folders}
+    assert differing(*(load_recipe(name, [f"data.folder={each}"]) for each in folders)) == {"data.folder": folders}
 
 
 def test_folders_of_another_machine_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m30k").mkdir()
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
     with pytest.warns(MovedFolder):
-        assert found(corpus("/server/m30k"), corpus(str(tmp_path / "m30k"))) == {}
+        assert differing(corpus("/server/m30k"), corpus(str(tmp_path / "m30k"))) == {}
 
 
 def test_different_files_differ_by_name(tmp_path: Path) -> None:
-    assert found(corpus(str(tmp_path)), corpus(str(tmp_path), "b.tsv")) == {"data.train.0.file": ["a.tsv", "b.tsv"]}
+    assert differing(corpus(str(tmp_path)), corpus(str(tmp_path), "b.tsv")) == {"data.train.0.file": ["a.tsv", "b.tsv"]}
 
 
 def test_test_sets_are_ignored() -> None:
-    assert found(recipe(), recipe("data.tests.test.examples=5")) == {}
+    assert differing(recipe(), recipe("data.tests.test.examples=5")) == {}
 
 
 def test_seventh_digits_differ() -> None:
-    told = found(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
+    told = differing(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
     assert told == {"training.lr": ["0.0012345678", "0.0012345679"]}
 
 

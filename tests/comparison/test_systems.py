@@ -64,8 +64,8 @@ def test_the_baseline_may_be_named_by_one_of_its_runs() -> None:
     for each in runs:
         each.run.folder = SimpleNamespace(resolve=lambda: None)  # type: ignore[misc, assignment]
     groups, _ = group_by_seed(runs)
-    for wanted in ("dot", "dot-seed1", "dot-seed2"):
-        assert [group.name for group in choose_baseline(groups, wanted)] == ["dot", "other"]
+    for expected in ("dot", "dot-seed1", "dot-seed2"):
+        assert [group.name for group in choose_baseline(groups, expected)] == ["dot", "other"]
     assert [group.name for group in choose_baseline(groups, None)] == ["other", "dot"]
     with pytest.raises(RunError, match=r"the baseline dot-seed3 is none of the runs that are compared \(other, dot\)"):
         choose_baseline(groups, "dot-seed3")
@@ -100,14 +100,14 @@ def decoded(names: str, sentences: int, clock: list[float]) -> tuple[Any, list[t
 
 
 def test_outputs_keep_the_order_of_sources(clock: list[float]) -> None:
-    found, _, sources = decoded("abc", 103, clock)
+    result, _, sources = decoded("abc", 103, clock)
     for name in "abc":
-        assert found[name].outputs == [f"{name} {source.upper()}" for source in sources]
+        assert result[name].outputs == [f"{name} {source.upper()}" for source in sources]
 
 
 def test_decoding_time_excludes_warm_up(clock: list[float]) -> None:
-    found, _, _ = decoded("ab", 200, clock)
-    assert (found["a"].seconds, found["b"].seconds) == (200.0, 400.0)
+    result, _, _ = decoded("ab", 200, clock)
+    assert (result["a"].seconds, result["b"].seconds) == (200.0, 400.0)
 
 
 def test_runs_take_turns_after_a_warm_up(clock: list[float]) -> None:

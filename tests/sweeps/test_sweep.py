@@ -50,14 +50,14 @@ def called(folders: Sequence[Path]) -> list[str]:
 def test_failed_runs_are_reported_and_do_not_stop_others(
     recipe: str, notes: Notes, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = pretend(recipe, ["seed=1,2,3,4"], seed_1="fail", seed_3="die")
-    assert called(found.failed) == ["seed=1", "seed=3"]
-    assert called(found.finished) == ["seed=2", "seed=4"]
+    result = pretend(recipe, ["seed=1,2,3,4"], seed_1="fail", seed_3="die")
+    assert called(result.failed) == ["seed=1", "seed=3"]
+    assert called(result.finished) == ["seed=2", "seed=4"]
     assert notes.names("begin") == ["seed=1", "seed=2", "seed=3", "seed=4"]
     lines = capsys.readouterr().err.splitlines()
-    log = found.folder / "logs" / "seed=1.log"
+    log = result.folder / "logs" / "seed=1.log"
     assert [re.sub(r"\d:\d\d", "TIME", line) for line in lines] == [
-        f"4 runs in {found.folder}",
+        f"4 runs in {result.folder}",
         "[1/4] seed=1: started",
         "[1/4] seed=1: failed (exit code 3) after TIME",
         "[2/4] seed=2: started",
@@ -72,7 +72,7 @@ def test_failed_runs_are_reported_and_do_not_stop_others(
         "    sightline: it went wrong",
         f"seed=3 failed (killed by SIGKILL, perhaps out of memory); the end of {log.with_name('seed=3.log')}:",
         "    (no output)",
-        f"{found.folder}: 2 done, 2 failed",
+        f"{result.folder}: 2 done, 2 failed",
     ]
 
 
@@ -82,13 +82,13 @@ def test_repeating_a_sweep_skips_finished_and_repeats_failed_runs(
     pretend(recipe, ["seed=1,2"], seed_1="fail")
     notes.path.unlink()
     capsys.readouterr()
-    found = pretend(recipe, ["seed=1,2,3"])
+    result = pretend(recipe, ["seed=1,2,3"])
     assert notes.names("begin") == ["seed=1", "seed=3"]
     assert (notes.names("resume"), notes.names("new")) == (["seed=1"], ["seed=3"])
-    assert called(found.finished) == ["seed=1", "seed=2", "seed=3"]
-    assert "3 runs in" in (told := capsys.readouterr().err)
-    assert "1 finished before, 1 to resume, 1 new" in told
-    assert (found.folder / "logs" / "seed=1.log").read_text().count(fake_training.__file__) == 2  # both attempts
+    assert called(result.finished) == ["seed=1", "seed=2", "seed=3"]
+    assert "3 runs in" in (message := capsys.readouterr().err)
+    assert "1 finished before, 1 to resume, 1 new" in message
+    assert (result.folder / "logs" / "seed=1.log").read_text().count(fake_training.__file__) == 2  # both attempts
     assert called(pretend(recipe, ["seed=4"]).finished) == ["seed=1", "seed=2", "seed=3", "seed=4"]
 
 
@@ -99,8 +99,8 @@ def test_a_run_that_cannot_start_fails_alone(recipe: str, notes: Notes) -> None:
     def broken(run: Any) -> list[str]:
         return ["/no/such/program"] if run.name == "seed=1" else list(real(run))
 
-    found = run_sweep(plan, command=broken, compare=None)
-    assert (called(found.failed), called(found.finished)) == (["seed=1"], ["seed=2"])
+    result = run_sweep(plan, command=broken, compare=None)
+    assert (called(result.failed), called(result.finished)) == (["seed=1"], ["seed=2"])
 
 
 def test_sweeps_lock_their_folder(recipe: str, tmp_path: Path) -> None:
@@ -118,8 +118,8 @@ def test_sweeps_lock_their_folder(recipe: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("jobs", "most"), [(1, 1), (2, 2)])
 def test_jobs_limits_concurrent_runs(recipe: str, notes: Notes, jobs: int, most: int) -> None:
     meeting = {"seed_1": "meet", "seed_2": "meet"} if jobs == 2 else {}
-    found = pretend(recipe, ["seed=1,2,3,4,5"], jobs=jobs, **meeting)
-    assert len(found.finished) == 5
+    result = pretend(recipe, ["seed=1,2,3,4,5"], jobs=jobs, **meeting)
+    assert len(result.finished) == 5
     running, counts = 0, []
     for words in notes.lines():
         running += {"begin": 1, "end": -1}.get(words[0], 0)
@@ -149,25 +149,20 @@ def test_concurrent_runs_share_the_cores(recipe: str, notes: Notes, monkeypatch:
     assert thread_share(50, {}) == {"OMP_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
-def test_fewer_jobs_than_one_are_refused(recipe: str) -> None:
-    with pytest.raises(SweepError, match=r"jobs \(0\) must be at least 1"):
-        pretend(recipe, ["seed=1"], jobs=0)
-
-
 # --- comparing -----------------------------------------------------------------------------------------------------
 
 
 def test_finished_runs_are_compared_after_failures(recipe: str, capsys: pytest.CaptureFixture[str]) -> None:
-    asked: list[Any] = []
+    requested: list[Any] = []
 
     def compare(runs: Sequence[Path], folder: Path, missing: Sequence[str]) -> str:
-        asked.append((called(runs), folder.name, missing))
+        requested.append((called(runs), folder.name, missing))
         return "compared"
 
     assert pretend(recipe, ["seed=1,2"], seed_1="fail", compare=compare).comparison is None
     assert "nothing to compare" in capsys.readouterr().err
     assert pretend(recipe, ["seed=2,3,4"], seed_4="fail", compare=compare).comparison == "compared"
-    assert asked == [(["seed=2", "seed=3"], "comparison", ["seed=4"])]
+    assert requested == [(["seed=2", "seed=3"], "comparison", ["seed=4"])]
 
 
 def test_incomparable_runs_are_still_trained(recipe: str) -> None:
@@ -212,8 +207,8 @@ def test_an_interrupted_sweep_prints_its_command(recipe: str, monkeypatch: pytes
     monkeypatch.setattr(sys, "argv", ["sightline", "sweep", recipe, "model.encoder={kind: transformer},null"])
     result = CliRunner().invoke(app, ["sweep", recipe, "seed=1,2"])
     assert result.exit_code == 130
-    told = f"interrupted; continue with: sightline sweep {recipe} 'model.encoder={{kind: transformer}},null'\n"
-    assert result.stderr == told
+    message = f"interrupted; continue with: sightline sweep {recipe} 'model.encoder={{kind: transformer}},null'\n"
+    assert result.stderr == message
 
 
 # --- what is seen --------------------------------------------------------------------------------------------------
@@ -306,7 +301,7 @@ def test_each_combination_is_an_ordinary_run(recipe: str, tmp_path: Path) -> Non
     assert plan_sweep(recipe, again, out="sweep").runs[0].state == "finished"
     shutil.rmtree(run / "checkpoints" / "step-00000012")  # as if it had been killed before it saved
     (run / "model.safetensors").unlink()
-    found = sightline.sweep(recipe, again, out="sweep", compare=False)
-    assert called(found.finished) == ["max_tokens=32"]
+    comparison = sightline.sweep(recipe, again, out="sweep", compare=False)
+    assert called(comparison.finished) == ["max_tokens=32"]
     assert "resumed at step 9" in (tmp_path / "sweep" / "logs" / "max_tokens=32.log").read_text()
     assert (run / "model.safetensors").read_bytes() == model
