@@ -260,15 +260,15 @@ def test_follower_reads_a_growing_or_truncated_log(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     follower = Follower(path, "bleu")
     follower.read()
-    assert (follower.step, follower.score, follower.speed) == (None, "", "")
+    assert (follower.newest("step"), follower.score, follower.speed) == (None, "", "")
     validation = {"kind": "validation", "step": 10, "epoch": 0, "loss": 2.5}
     train = {"kind": "train", "step": 20, "epoch": 1, "tokens_per_second": 12345.6}
     path.write_text(json.dumps(validation) + "\n" + json.dumps(train)[:20])
     follower.read()
-    assert (follower.step, follower.score) == (10, "loss 2.500")
+    assert (follower.newest("step"), follower.score) == (10, "loss 2.500")
     path.write_text(json.dumps(validation) + "\n" + json.dumps(train) + "\n")
     follower.read()
-    assert (follower.step, follower.epoch, follower.speed) == (20, 1, "12,346 tokens/s")
+    assert (follower.newest("step"), follower.newest("epoch"), follower.speed) == (20, 1, "12,346 tokens/s")
     path.write_text(json.dumps(validation | {"bleu": 31.415}) + "\n")  # shorter: resumed from an earlier step
     follower.read()
     assert re.fullmatch(r"bleu 31\.4\d", follower.score)

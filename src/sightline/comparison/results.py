@@ -199,9 +199,6 @@ class SystemResult:
         return min(self.runs, key=lambda run: abs(run.scores[metric].value - value))
 
 
-# --- where systems differ ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Contrast:
     """Sentences, n-grams and words that differ between a system and the baseline."""
@@ -213,8 +210,9 @@ class Contrast:
 
     @property
     def differs(self) -> bool:
-        parts = (self.sentences.improved, self.sentences.worsened, self.ngrams.system, self.ngrams.baseline)
-        return any(parts) or bool(self.words.system or self.words.baseline)
+        sentences, ngrams, words = self.sentences, self.ngrams, self.words
+        parts = (sentences.improved, sentences.worsened, ngrams.system, ngrams.baseline, words.system, words.baseline)
+        return any(parts)
 
 
 @dataclass(frozen=True)
@@ -244,9 +242,6 @@ class Analysis:
     def empty(metric: MetricName, runs: dict[str, str]) -> Analysis:
         """The analysis of systems without outputs."""
         return Analysis(METRICS[metric].name, METRICS[metric].name, runs=runs)
-
-
-# --- the whole ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -336,14 +331,12 @@ class ComparisonResult:
 
     def to_dict(self) -> dict[str, Any]:
         """All values in full precision for JSON, with null for infinity, NaN, and metrics that a system lacks."""
-        plain = _finite(_RESULT.dump_python(self))
+        plain: dict[str, Any] = _finite(_RESULT.dump_python(self))
         plain["baseline"] = self.baseline.name
         for system in plain["systems"]:
             tables = [system["qualities"], *([system["verdicts"]] if system["verdicts"] else [])]
             for table in (*tables, *(run["scores"] for run in system["runs"])):
-                for metric in self.metrics:
-                    table.setdefault(metric, None)
-        assert isinstance(plain, dict)
+                table.update({metric: table.get(metric) for metric in self.metrics})
         return plain
 
     def to_json(self) -> str:

@@ -63,7 +63,6 @@ def resolve_tokenization(
 
 def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, lowercase: bool | None) -> Scoring:
     """Check the given metrics, or take those that all recipes have, starting with those that every run has."""
-    recipes = [each.recipe.evaluation for each in runs]
     notes: list[str] = []
     if metrics is not None:
         chosen = [_known(name) for name in dict.fromkeys(metrics)]
@@ -71,19 +70,13 @@ def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, l
         if wrong := [name for name in chosen if not suits(name, spec)]:
             raise RunError(f"{wrong[0]} is not for {spec}; choose from {', '.join(spec.metrics)}")
     else:
-        every = dict.fromkeys(name for each in recipes for name in each.metrics)
-        chosen = [
-            name
-            for name in every
-            if all(name in section.metrics for run, section in zip(runs, recipes, strict=True) if run.has(name))
-        ]
+        every = dict.fromkeys(name for run in runs for name in run.recipe.evaluation.metrics)
+        chosen = [name for name in every if all(name in run.recipe.evaluation.metrics for run in runs if run.has(name))]
         chosen.sort(key=lambda name: bool(_lacking(runs, name)))  # stable: in the order of the recipes
         if left_out := [METRICS[name].name for name in every if name not in chosen]:
             notes.append(f"Left out, because not every recipe has them: {', '.join(left_out)}.")
     if not chosen:
-        have = "; ".join(
-            f"{run.name} has {', '.join(section.metrics)}" for run, section in zip(runs, recipes, strict=True)
-        )
+        have = "; ".join(f"{run.name} has {', '.join(run.recipe.evaluation.metrics)}" for run in runs)
         raise RunError(f"the recipes have no metric in common ({have}); choose with --metrics, e.g. bleu,chrf")
     if "perplexity" in chosen and (reason := _incomparable_perplexity(runs)):
         if chosen == ["perplexity"] or metrics is not None:
@@ -94,7 +87,7 @@ def choose_scoring(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, l
         notes.append(f"Perplexity is left out: {reason}.")
     _check_first(runs, chosen)
     notes += _missing_notes(runs, chosen)
-    scoring = Scoring(chosen, lowercase, recipes[0].bootstrap, notes)
+    scoring = Scoring(chosen, lowercase, runs[0].recipe.evaluation.bootstrap, notes)
     _check_signatures(runs, scoring)
     return scoring
 
@@ -145,13 +138,13 @@ def _check_first(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> N
 
 def _missing_notes(runs: Sequence[ComparedRun], chosen: Sequence[MetricName]) -> list[str]:
     """Notes on empty cells."""
-    notes: list[str] = []
-    for name in chosen:
-        if lacking := _lacking(runs, name):
-            first = runs[0]
-            untested = f"; {first.name} is the baseline, so no difference is tested (--baseline chooses another)"
-            notes.append(f"{METRICS[name].name}: {_no_model(lacking)}{'' if first.has(name) else untested}.")
-    return notes
+    first = runs[0]
+    untested = f"; {first.name} is the baseline, so no difference is tested (--baseline chooses another)"
+    return [
+        f"{METRICS[name].name}: {_no_model(lacking)}{'' if first.has(name) else untested}."
+        for name in chosen
+        if (lacking := _lacking(runs, name))
+    ]
 
 
 def _check_signatures(runs: Sequence[ComparedRun], scoring: Scoring) -> None:

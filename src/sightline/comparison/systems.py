@@ -129,9 +129,9 @@ def load_runs(
         for name, spec in (runs.items() if isinstance(runs, Mapping) else ((None, spec) for spec in runs))
     ]
     _check_entries([folders for _, folders in entries])
-    given = {folders[0].resolve(): name for name, folders in entries if len(folders) == 1 and name is not None}
     places = {folder.resolve(): folder for _, folders in entries for folder in folders}
-    names = dict(zip(places, _short_names(list(places.values())), strict=True)) | given
+    names = dict(zip(places, _short_names(list(places.values())), strict=True))
+    names |= {folders[0].resolve(): name for name, folders in entries if len(folders) == 1 and name is not None}
     baselines = {place: is_baseline(folder) for place, folder in places.items()}
     for _, folders in entries:
         if len(folders) > 1 and (wrong := [folder for folder in folders if baselines[folder.resolve()]]):
@@ -184,16 +184,16 @@ def _check_names(runs: Sequence[ComparedRun]) -> None:
 def _check_entries(entries: Sequence[Sequence[Path]]) -> None:
     """Refuse fewer than two entries, and duplicates."""
     if len(entries) < 2:
-        given = f"only {_joined(entries[0])}" if entries else "none"
-        raise RunError(f"a comparison needs at least two runs, and there is {given}; give another run folder")
+        runs = f"only {_joined(entries[0])}" if entries else "none"
+        raise RunError(f"a comparison needs at least two runs, and there is {runs}; give another run folder")
     known: dict[frozenset[Path], str] = {}
     for folders in entries:
-        places, given = frozenset(folder.resolve() for folder in folders), _joined(folders)
+        places, entry = frozenset(folder.resolve() for folder in folders), _joined(folders)
         if len(places) < len(folders):
-            raise RunError(f"{given}: a run that is in an ensemble twice only gets more weight; name each run once")
+            raise RunError(f"{entry}: a run that is in an ensemble twice only gets more weight; name each run once")
         if places in known:
-            raise RunError(f"{given} is given twice (as {known[places]} too); give each run once")
-        known[places] = given
+            raise RunError(f"{entry} is given twice (as {known[places]} too); give each run once")
+        known[places] = entry
 
 
 def _short_names(folders: Sequence[Path]) -> list[str]:
@@ -356,10 +356,8 @@ def _check_same(name: str, first: ComparedRun, ours: list[Example], other: Compa
         if one == two:
             continue
         if one is None or two is None:
-            longer = first if two is None else other
-            what = (
-                f"{longer.name} has {plural(max(len(ours), len(theirs)), 'line')} there, the other only {number - 1:,}"
-            )
+            longer, count = (first, len(ours)) if two is None else (other, len(theirs))
+            what = f"{longer.name} has {plural(count, 'line')} there, the other only {number - 1:,}"
         else:
             side = "source" if one.source != two.source else "target"
             what = f"line {number:,} has the {side} {short(getattr(one, side))} and {short(getattr(two, side))}"

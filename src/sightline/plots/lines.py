@@ -31,12 +31,12 @@ _FEW_TIMES = 100  # a panel that spans less shows few powers of ten
 
 @dataclass(frozen=True)
 class Series:
-    """A line; `low` and `high` bound a band around it, and lines with the same `look` share colour and marker."""
+    """A line; `low` and `high` bound a band around it, and lines with the same `style` share colour and marker."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
-    look: int
+    style: int
     dashed: bool = False
     low: Sequence[float] = field(default=())
     high: Sequence[float] = field(default=())
@@ -93,7 +93,7 @@ def _draw_line(axes: Axes, line: Series, *, logarithmic: bool) -> None:
         line.x,
         [value if value > 0 or not logarithmic else math.nan for value in line.y],
     )  # gaps
-    colour, marker = COLOURS[line.look % len(COLOURS)], _MARKERS[line.look % len(_MARKERS)]
+    colour, marker = COLOURS[line.style % len(COLOURS)], _MARKERS[line.style % len(_MARKERS)]
     axes.plot(
         x,
         y,
@@ -198,7 +198,7 @@ def draw_flows(flows: Sequence[GradientFlow], path: Path, *, title: str | None =
 
 
 def _flow_lines(flows: Sequence[GradientFlow], side: Side) -> list[Series]:
-    looks = {label: number for number, label in enumerate(dict.fromkeys(flow.label for flow in flows))}
+    styles = {label: number for number, label in enumerate(dict.fromkeys(flow.label for flow in flows))}
     lines = []
     for flow in flows:
         curve = flow.curve(side)
@@ -213,7 +213,7 @@ def _flow_lines(flows: Sequence[GradientFlow], side: Side) -> list[Series]:
         label = f"{flow.label}, {'at initialisation' if flow.when == 'initialisation' else flow.when}"
         dashed = flow.when == "initialisation"
         distances = [curve.distances[place] for place in shown]
-        lines.append(Series(label, distances, median, looks[flow.label], dashed, low, high))
+        lines.append(Series(label, distances, median, styles[flow.label], dashed, low, high))
     return lines
 
 
@@ -240,9 +240,11 @@ def draw_layer_norms(norms: Norms, path: Path, *, title: str | None = None) -> N
         side = part.split(".")[0]
         groups.setdefault(side if side in ("encoder", "decoder") else "beside", []).append(part)
     names = {"encoder": "encoder", "decoder": "decoder", "beside": "embeddings and output"}
-    looks = {label: look for look, label in enumerate(dict.fromkeys(map(_part_label, norms)))}
+    styles = {label: style for style, label in enumerate(dict.fromkeys(map(_part_label, norms)))}
     panels = [
-        Panel(names[side], "step", "‖∂L/∂θ‖ before clipping", [_norm_line(norms, part, looks) for part in groups[side]])
+        Panel(
+            names[side], "step", "‖∂L/∂θ‖ before clipping", [_norm_line(norms, part, styles) for part in groups[side]]
+        )
         for side in ("encoder", "decoder", "beside")
         if side in groups
     ]
@@ -254,6 +256,6 @@ def _part_label(part: str) -> str:
     return part.removeprefix("encoder.").removeprefix("decoder.").replace("layers.", "layer ")
 
 
-def _norm_line(norms: Norms, part: str, looks: dict[str, int]) -> Series:
+def _norm_line(norms: Norms, part: str, styles: dict[str, int]) -> Series:
     steps, values = ([pair[index] for pair in norms[part]] for index in (0, 1))
-    return Series(_part_label(part), steps, values, looks[_part_label(part)])
+    return Series(_part_label(part), steps, values, styles[_part_label(part)])

@@ -58,29 +58,19 @@ class Follower:
             elif isinstance(record, dict) and record.get("kind") == "validation":
                 self.validation = record
 
-    @property
-    def _newest(self) -> dict[str, Any]:
-        return max(self.train, self.validation, key=lambda record: int(record.get("step", -1)))
-
-    @property
-    def step(self) -> int | None:
-        return self._newest.get("step")
-
-    @property
-    def epoch(self) -> int | None:
-        return self._newest.get("epoch")
+    def newest(self, key: str) -> int | None:
+        """`step` or `epoch` of the newest record."""
+        return max(self.train, self.validation, key=lambda record: int(record.get("step", -1))).get(key)
 
     @property
     def score(self) -> str:
         """The latest validation: `exact 93.20`."""
-        for name in (self.metric, "loss"):
-            if name in self.validation:
-                return f"{name} {self.validation[name]:.{3 if name == 'loss' else 2}f}"
-        return ""
+        name = self.metric if self.metric in self.validation else "loss"
+        return f"{name} {self.validation[name]:.{3 if name == 'loss' else 2}f}" if name in self.validation else ""
 
     @property
     def speed(self) -> str:
-        """`12,300 tokens/s`, as of the last record."""
+        """`12,300 tokens/s`."""
         return f"{self.train['tokens_per_second']:,.0f} tokens/s" if "tokens_per_second" in self.train else ""
 
 
@@ -112,7 +102,8 @@ class PlainBoard:
         parts = [f"{number} {job.run.name}: {job.state}"]
         parts += [f"({job.why})"] if job.why else []
         parts += [f"after {clock(job.seconds)}"]
-        parts += [f"at step {job.follower.step:,}"] if job.follower.step is not None else []
+        step = job.follower.newest("step")
+        parts += [] if step is None else [f"at step {step:,}"]
         self.note(" ".join(parts) + (f", {job.follower.score}" if job.follower.score else ""))
 
     def tick(self) -> None:
@@ -198,14 +189,15 @@ def table(jobs: Sequence[Job], rows: int | None = None) -> Table:
 def _cells(job: Job) -> list[str]:
     limits, follower = job.run.recipe.training.limits, job.follower
     started = job.state != "waiting" or job.run.state == "begun"
-    epoch = None if follower.epoch is None else min(follower.epoch + 1, limits.epochs or follower.epoch + 1)
+    epoch = follower.newest("epoch")
+    epoch = None if epoch is None else min(epoch + 1, limits.epochs or epoch + 1)
     seconds = time.monotonic() - job.started if job.state == "running" else job.seconds
     return [
         job.run.name,
         job.state,
         clock(seconds) if seconds else "",
         _of(epoch, limits.epochs) if started else "",
-        _of(follower.step, limits.steps) if started else "",
+        _of(follower.newest("step"), limits.steps) if started else "",
         follower.score if started else "",
         follower.speed if job.state == "running" else "",
     ]
