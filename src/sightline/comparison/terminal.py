@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -30,19 +30,13 @@ if TYPE_CHECKING:
 _SENTENCES = 2  # improved and worsened ones each
 _WORDS = 5
 
-Side = Literal["baseline", "system", "other"]
-
 
 @dataclass(frozen=True)
-class Line:
-    """A line in segments; differing words are marked by their side."""
+class Marked:
+    """A line whose differing words are marked as those of the baseline or of the system."""
 
     segments: list[Segment]
-    side: Side = "other"
-
-    @staticmethod
-    def plain(text: str) -> Line:
-        return Line([Segment(text, "same")])
+    side: Literal["baseline", "system"]
 
 
 @dataclass(frozen=True)
@@ -51,7 +45,7 @@ class Block:
 
     title: str
     table: Table | None
-    lines: list[Line]
+    lines: Sequence[str | Marked]
 
 
 def print_comparison(comparison: ComparisonResult, console: Console | None = None) -> None:
@@ -69,10 +63,11 @@ def print_comparison(comparison: ComparisonResult, console: Console | None = Non
         if block.table is not None:
             console.print(rich_table(block.table))
         for line in block.lines:
-            text = Text(style="" if block.table is None else "dim")
-            for segment in line.segments:
-                plain = segment.kind == "same" or line.side == "other"
-                text.append(segment.text, style="" if plain else "red" if line.side == "baseline" else "green")
+            text = Text(line if isinstance(line, str) else "", style="" if block.table is None else "dim")
+            if isinstance(line, Marked):
+                colour = "red" if line.side == "baseline" else "green"
+                for segment in line.segments:
+                    text.append(segment.text, style="" if segment.kind == "same" else colour)
             console.print(text, soft_wrap=False)
 
 
@@ -83,21 +78,20 @@ def plain_text(comparison: ComparisonResult) -> str:
         lines += ["", block.title, ""] if lines else [block.title, ""]
         if block.table is not None:
             lines += plain_lines(block.table)
-        lines += ["".join(_wdiff(segment, line.side) for segment in line.segments) for line in block.lines]
+        lines += [line if isinstance(line, str) else _wdiff(line) for line in block.lines]
     return "\n".join(lines) + "\n"
 
 
-def _wdiff(segment: Segment, side: Side) -> str:
-    if segment.kind == "same" or side == "other":
-        return segment.text
-    return f"[-{segment.text}-]" if side == "baseline" else f"{{+{segment.text}+}}"
+def _wdiff(line: Marked) -> str:
+    before, after = ("[-", "-]") if line.side == "baseline" else ("{+", "+}")
+    return "".join(text if kind == "same" else f"{before}{text}{after}" for text, kind in line.segments)
 
 
 def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Block]:
     """Everything to print, in tables that fit the width if possible."""
-    notes = [Line.plain(""), *(Line.plain(note) for note in footnotes(comparison))]
+    notes = ["", *footnotes(comparison)]
     whole = main_table(comparison)
-    yield Block(whole.title, None, [Line.plain(line) for line in conclusions(comparison)])
+    yield Block(whole.title, None, conclusions(comparison))
     if fits(whole, width):
         yield Block("Quality and cost", whole, notes)
     else:
@@ -108,7 +102,7 @@ def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Bloc
     yield _block(significance_table(comparison))
     yield _differences(comparison, width)
     if note := representatives_note(comparison):
-        yield Block("Where they differ", None, [Line.plain(note)])
+        yield Block("Where they differ", None, [note])
     for table in analysis_tables(comparison):
         yield _block(table if fits(table, width) else table.transposed())
     if comparison.where.contrasts:
@@ -116,7 +110,7 @@ def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Bloc
 
 
 def _block(table: Table) -> Block:
-    return Block(table.title, table if table.rows else None, [Line.plain(note) for note in table.notes])
+    return Block(table.title, table if table.rows else None, table.notes)
 
 
 def _differences(comparison: ComparisonResult, width: int | None) -> Block:
@@ -124,14 +118,17 @@ def _differences(comparison: ComparisonResult, width: int | None) -> Block:
     table = differences_table(comparison)
     if not table.rows or fits(table, width):
         return _block(table)
-    names = [column.title for column in table.columns[1:]]
-    longest = max(map(cell_len, names))
+    names = _aligned([column.title for column in table.columns[1:]])
     lines = []
     for key, *values in table.rows:
-        lines.append(Line.plain(key))
-        pairs = zip(names, values, strict=True)
-        lines += [Line.plain(f"  {name}{' ' * (longest - cell_len(name))}  {value}") for name, value in pairs]
-    return Block(table.title, None, [*lines, *map(Line.plain, table.notes)])
+        lines += [key, *(f"{name}{value}" for name, value in zip(names, values, strict=True))]
+    return Block(table.title, None, [*lines, *table.notes])
+
+
+def _aligned(heads: Sequence[str]) -> list[str]:
+    """Indent and pad to a common width in terminal columns."""
+    width = max(map(cell_len, heads))
+    return [f"  {head}{' ' * (width - cell_len(head))}  " for head in heads]
 
 
 def _shown_contrast(comparison: ComparisonResult) -> Contrast:
@@ -152,23 +149,17 @@ def _contrast(comparison: ComparisonResult, contrast: Contrast) -> Iterator[Bloc
         if table.rows:
             yield _block(table)
     if not contrast.differs:
-        yield Block("Where they differ", None, [Line.plain("Nowhere: no sentence and no word is better or worse.")])
+        yield Block("Where they differ", None, ["Nowhere: no sentence and no word is better or worse."])
     elif len(comparison.others) > 1:
         hint = "The page (--html FILE; a sweep writes comparison.html) has this for every system, n-grams too."
-        yield Block("Other systems", None, [Line.plain(hint)])
+        yield Block("Other systems", None, [hint])
 
 
-def _sentence(comparison: ComparisonResult, contrast: Contrast, each: ChangedSentence) -> Iterator[Line]:
+def _sentence(comparison: ComparisonResult, contrast: Contrast, each: ChangedSentence) -> Iterator[str | Marked]:
     before, after = word_differences(each.baseline, each.system)
-    names = comparison.baseline.name, contrast.system
-    width = max(map(cell_len, (*names, "reference")))
-
-    def head(name: str) -> str:
-        return f"  {name}{' ' * (width - cell_len(name))}  "
-
-    yield Line.plain(f"sentence {each.number:,}: {each.baseline_score:.1f} → {each.system_score:.1f}")
-    yield Line.plain(head("source") + each.source)
-    for reference in each.references:
-        yield Line.plain(head("reference") + reference)
-    yield Line([Segment(head(names[0]), "same"), *before], "baseline")
-    yield Line([Segment(head(names[1]), "same"), *after], "system")
+    source, reference, *names = _aligned(["source", "reference", comparison.baseline.name, contrast.system])
+    yield f"sentence {each.number:,}: {each.baseline_score:.1f} → {each.system_score:.1f}"
+    yield source + each.source
+    yield from (reference + text for text in each.references)
+    yield Marked([Segment(names[0], "same"), *before], "baseline")
+    yield Marked([Segment(names[1], "same"), *after], "system")
