@@ -23,19 +23,13 @@ _DEEP, _MIDDLE, _PALE, _GREY = "#0b3260", "#4a93c8", "#cddff0", "#7b8794"
 _ACROSS, _DOWN = 1.25, 0.36  # inches of a step and of a hypothesis
 _BAND = 12  # most steps across
 _LONGEST_LABEL = 11
-_BOX: dict[str, dict[str, Any]] = {  # fate by shape and colour
-    "best": {"boxstyle": "round,pad=0.3", "facecolor": _DEEP, "edgecolor": _DEEP, "linewidth": 1.6},
-    "finished": {"boxstyle": "round,pad=0.3", "facecolor": _PALE, "edgecolor": _DEEP, "linewidth": 1.6},
-    "continued": {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _MIDDLE, "linewidth": 1.0},
-    "done": {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _MIDDLE, "linestyle": ":"},
-    "outscored": {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"},
-}
-_MEANING = {
-    "best": "best output",
-    "finished": "finished",
-    "continued": "continued",
-    "done": "unfinished when the search ended",
-    "outscored": "outscored",
+_ROUND: dict[str, Any] = {"boxstyle": "round,pad=0.3", "facecolor": "white", "edgecolor": _MIDDLE}
+_BOXES: dict[str, tuple[str, dict[str, Any]]] = {  # fate → its description and the style of its box
+    "best": ("best output", {**_ROUND, "facecolor": _DEEP, "edgecolor": _DEEP, "linewidth": 1.6}),
+    "finished": ("finished", {**_ROUND, "facecolor": _PALE, "edgecolor": _DEEP, "linewidth": 1.6}),
+    "continued": ("continued", {**_ROUND, "linewidth": 1.0}),
+    "done": ("unfinished when the search ended", {**_ROUND, "linestyle": ":"}),
+    "outscored": ("outscored", {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none"}),
 }
 
 
@@ -112,7 +106,7 @@ def _hypotheses(axes: Axes, record: BeamRecord, nodes: list[Node], bands: _Bands
             for line in bands.lines(places[node.parent], places[node.number]):
                 axes.plot(*zip(*line, strict=True), color=colour, linewidth=width, zorder=2 if kind == "best" else 1)
         label = shortened(visible(node.piece), _LONGEST_LABEL) + f"  {node.score:.2f}".replace("-", "−")
-        how: dict[str, Any] = {"fontsize": 7.5, "color": _text_colour(kind), "bbox": _BOX[kind], "zorder": 3}
+        how: dict[str, Any] = {"fontsize": 7.5, "color": _text_colour(kind), "bbox": _BOXES[kind][1], "zorder": 3}
         axes.text(*bands.at(*places[node.number]), label, ha="center", va="center", **how)
     for step in sorted(filled):
         axes.text(*bands.at(step, -0.85), str(step + 1), fontsize=8, color=_GREY, ha="center", va="center")
@@ -129,8 +123,8 @@ def _legend(axes: Axes, left_out: str | None) -> None:
     from matplotlib.offsetbox import AnchoredOffsetbox, HPacker, TextArea
 
     parts: list[Artist] = [
-        TextArea(_MEANING[kind], textprops={"fontsize": 8, "color": _text_colour(kind), "bbox": box})
-        for kind, box in _BOX.items()
+        TextArea(description, textprops={"fontsize": 8, "color": _text_colour(kind), "bbox": box})
+        for kind, (description, box) in _BOXES.items()
     ]
     parts.append(TextArea("numbers: log-probability over length penalty", textprops={"fontsize": 8, "color": _GREY}))
     if left_out is not None:

@@ -139,9 +139,7 @@ def mean_line(system: SystemResult, key: str, value: str) -> list[Point]:
 
 
 def _both(validations: Sequence[Validation], key: str, value: str) -> list[Validation]:
-    return [
-        each for each in validations if key in each and value in each and math.isfinite(each[value]) and "step" in each
-    ]
+    return [each for each in validations if {key, value, "step"} <= each.keys() and math.isfinite(each[value])]
 
 
 def _progressions(comparison: ComparisonResult) -> list[tuple[str, str, float]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sightline.plots.figures import INK, new_picture
+from sightline.plots.figures import INK, around_curves, new_picture
 from sightline.plots.matrices import colour_map
 from sightline.run_folder import read_metrics
 
@@ -40,13 +40,14 @@ class ExpertShares:
 
 def read_expert_shares(run: Path) -> ExpertShares:
     """Read the shares from the metrics.jsonl of a run folder."""
+    path = run / "metrics.jsonl"
     records = [record for record in read_metrics(run) if record.get("kind") == "train" and "experts" in record]
-    if not records and not (run / "metrics.jsonl").is_file():
+    if not path.is_file():
         raise ValueError(f"{run} has no metrics.jsonl, where a training writes the shares; give the folder of one")
     if not records:
         raise ValueError(
-            f"{run / 'metrics.jsonl'} has no expert shares: the model has no experts (model.….experts), or no step was "
-            f"logged yet (training.log_every)"
+            f"{path} has no expert shares: the model has no experts (model.….experts), or no step was logged yet "
+            f"(training.log_every)"
         )
     layers = records[0]["experts"]
     return ExpertShares(
@@ -60,14 +61,7 @@ def draw_expert_shares(run: Path, path: Path, *, title: str | None = None) -> No
     """Draw the expert shares of a run to a .png, .svg or .pdf file."""
     recorded = read_expert_shares(run)
     heading = title or f"Share of each expert: {run.name}"
-    style = {
-        "axes.labelcolor": INK,
-        "axes.titlecolor": INK,
-        "axes.edgecolor": _GRID,
-        "xtick.color": INK,
-        "ytick.color": INK,
-        "font.size": 9,
-    }
+    style = {**around_curves(grid=_GRID), "axes.grid": False, "font.size": 9}
     heights = [min(_MOST, max(_LEAST, _BAND * shares.shape[1])) for shares in recorded.shares.values()]
     height = sum(heights) + 0.5 * len(heights) + 2.0
     shape = {"figsize": (9.0, height), "layout": "constrained"}
@@ -133,8 +127,7 @@ def _draw_dropped(axes: Axes, recorded: ExpertShares) -> None:
     axes.set_title("dropped, all layers together", loc="left", fontsize=9)
     axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10], integer=True))
     axes.set_xlabel("step")
-    axes.grid(axis="y", color=_GRID, linewidth=0.7)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y")
 
 
 def _colour_bar(figure: Figure, image: QuadMesh, rows: list[Axes], peak: float, *, more: bool) -> None:
