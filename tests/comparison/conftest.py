@@ -41,7 +41,7 @@ def sentences(count: int, seed: int) -> str:
 
 
 def write_recipe(folder: Path) -> Path:
-    """A corpus and a recipe beside it."""
+    """Write a corpus and a recipe."""
     for name, count, seed in (("train", 150, 1), ("valid", 10, 2), ("test", 60, 3), ("other", 20, 4)):
         (folder / f"{name}.tsv").write_text(sentences(count, seed), encoding="utf-8")
     body = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
@@ -76,7 +76,7 @@ def write_recipe(folder: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Run folders by name; shared, so not to be changed."""
+    """Run folders by name; shared, do not change them."""
     folder = tmp_path_factory.mktemp("comparison")
     with own_cache(folder / "cache"):
         recipe = write_recipe(folder)
@@ -90,7 +90,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path
 
 @pytest.fixture
 def copied(trained: dict[str, Path], tmp_path: Path) -> Callable[..., Path]:
-    """`copied("dot-seed1", "mine", seed=3)`: a run of one's own, some keys of its recipe changed."""
+    """`copied("dot-seed1", "mine", seed=3)`: a copy of a run with changed recipe keys."""
 
     def copy(name: str, new: str, **changes: Any) -> Path:
         run = Path(shutil.copytree(trained[name], tmp_path / new))
@@ -122,7 +122,7 @@ def seeded(trained: dict[str, Path]) -> ComparisonResult:
 
 @pytest.fixture(scope="session")
 def tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """Run folders of the other tasks, by name; shared, so not to be changed."""
+    """Run folders of the other tasks, by name; shared, do not change them."""
     names = ["lm-gru", "lm-transformer", "lm-lines", "lm-bpe", "lm-squeezed", "classify-mean", "classify-max"]
     with trained_tasks(tmp_path_factory.mktemp("tasks"), [*names, "tag-gru", "names-gru", "names-lstm"]) as runs:
         yield runs

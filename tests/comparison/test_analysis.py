@@ -1,4 +1,4 @@
-"""Where systems differ, of outputs written by hand: by which metric, in whose favour, on which labels."""
+"""Analysis of differences between handwritten outputs: metrics, directions and labels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def runs(**outputs: list[str]) -> Any:
     return {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}
 
 
-def wanting(*references: str) -> test_set.TestSet:
+def references(*references: str) -> test_set.TestSet:
     return test_set.TestSet("test", list(references), [[each] for each in references], len(references))
 
 
@@ -44,31 +44,34 @@ def wanting(*references: str) -> test_set.TestSet:
     ],
 )
 def test_sentences_are_ranked_by_a_sentence_metric(metric: MetricName, corpus: str, sentence: str) -> None:
-    looked = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
-    result = analyze(wanting("a dog runs", "a hen"), looked, metric, UNKNOWN, lowercase=False, progress=silent)
+    systems = runs(first=["a dog runs", "a cow"], other=["a dog runs", "a hen"])
+    result = analyze(references("a dog runs", "a hen"), systems, metric, UNKNOWN, lowercase=False, progress=silent)
     assert (result.corpus_metric, result.sentence_metric) == (corpus, sentence)
     (contrast,) = result.contrasts
     assert [each.number for each in contrast.sentences.improved] == [2] and contrast.sentences.worsened == []
 
 
 def test_contrasts_name_what_only_the_system_gets_right() -> None:
-    looked = runs(first=["cow"] * 6, other=["hen"] * 6)
-    (contrast,) = analyze(wanting(*["hen"] * 6), looked, "bleu", UNKNOWN, lowercase=False, progress=silent).contrasts
+    systems = runs(first=["cow"] * 6, other=["hen"] * 6)
+    result = analyze(references(*["hen"] * 6), systems, "bleu", UNKNOWN, lowercase=False, progress=silent)
+    (contrast,) = result.contrasts
+        references(*["hen"] * 6), systems, "bleu", UNKNOWN, lowercase=False, progress=silent
+    ).contrasts
     assert ([each.ngram for each in contrast.ngrams.system], contrast.ngrams.baseline) == ([["hen"]], [])
     assert ([each.word for each in contrast.words.system], contrast.words.baseline) == (["hen"], [])
 
 
 def test_an_output_is_scored_against_all_its_references() -> None:
     test = test_set.TestSet("test", ["s", "s"], [["a b", "c d"], ["a b", "e f"]], 4)
-    looked = runs(first=["x", "x"], other=["c d", "c d"])
-    (contrast,) = analyze(test, looked, "chrf", UNKNOWN, lowercase=False, progress=silent).contrasts
+    systems = runs(first=["x", "x"], other=["c d", "c d"])
+    (contrast,) = analyze(test, systems, "chrf", UNKNOWN, lowercase=False, progress=silent).contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(1, 100)]
 
 
 def test_labels_are_sorted_by_frequency_and_missing_ones_have_f1_0() -> None:
-    test = wanting("b c", "b c", "a")
-    looked = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
-    result = analyze_labels(test, looked, "accuracy", "one", lowercase=False, progress=silent)
+    test = references("b c", "b c", "a")
+    systems = runs(first=["b c", "a", "a"], other=["b c", "b c", "x"])
+    result = analyze_labels(test, systems, "accuracy", "one", lowercase=False, progress=silent)
     assert [(each.label, each.count) for each in result.labels] == [("b c", 2), ("a", 1), ("x", 0)]
     assert result.labels[2].f1 == {"first": 0.0, "other": 0.0} and result.labels[1].f1["first"] == pytest.approx(
         200 / 3
@@ -77,14 +80,19 @@ def test_labels_are_sorted_by_frequency_and_missing_ones_have_f1_0() -> None:
     assert [each.number for each in contrast.sentences.improved] == [2]
     assert [each.number for each in contrast.sentences.worsened] == [3]
     by_token = analyze_labels(
-        wanting("b c", "b c"), runs(first=["b c", "b b"]), "token-accuracy", "words", lowercase=False, progress=silent
+        references("b c", "b c"),
+        runs(first=["b c", "b b"]),
+        "token-accuracy",
+        "words",
+        lowercase=False,
+        progress=silent,
     )
     assert [each.label for each in by_token.labels] == ["b", "c"]
 
 
 def test_labels_predicted_by_one_system_are_scored() -> None:
-    looked = runs(first=["a", "y"], other=["x", "b"])
-    result = analyze_labels(wanting("a", "b"), looked, "macro-f1", "one", lowercase=False, progress=silent)
+    systems = runs(first=["a", "y"], other=["x", "b"])
+    result = analyze_labels(references("a", "b"), systems, "macro-f1", "one", lowercase=False, progress=silent)
     (contrast,) = result.contrasts
     assert [(each.number, each.system_score) for each in contrast.sentences.improved] == [(2, 100)]
     assert [(each.number, each.baseline_score) for each in contrast.sentences.worsened] == [(1, 100)]

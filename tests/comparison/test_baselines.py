@@ -1,4 +1,4 @@
-"""Lead and oracle: what they take, how they score, and how they stand in a comparison beside a run."""
+"""Lead and oracle: their extracts, their scores, and comparisons with runs."""
 
 from __future__ import annotations
 

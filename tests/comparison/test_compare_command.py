@@ -1,4 +1,4 @@
-"""`sightline compare` from end to end."""
+"""`sightline compare`: the command and its output in a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`compare` on real runs: the numbers are those of `evaluate` and of sacreBLEU, seeds are one system, luck is luck."""
+"""`compare` on trained runs: values equal those of `evaluate` and sacreBLEU; seeds, notes and analysis."""
 
 from __future__ import annotations
 
@@ -265,7 +265,7 @@ def test_initialization_from_another_run_is_noted(trained: dict[str, Path], copi
 
 
 def distilled(folder: Path, teacher: str | dict[str, Any], key: str = "teacher") -> list[dict[str, str]]:
-    """A training text that says who wrote it, as a recipe names it."""
+    """A training text with a record of its teacher."""
     (folder / f"{key}.tsv.json").write_text(json.dumps({"counts": {"kept": 1}, "plan": {key: teacher}}))
     return [{"kind": "tsv", "file": str(folder / f"{key}.tsv")}]
 
@@ -355,9 +355,9 @@ def test_without_training_text_words_of_the_references_are_counted(
 def test_lowercase_analysis_ignores_case() -> None:
     test = test_set.TestSet("test", ["a", "b"] * 5, [["The Dog"], ["the dog"]] * 5, 10)
     outputs = {"one": ["the dog"] * 10, "two": ["THE DOG"] * 10}
-    looked: Any = {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}  # runs
+    systems: Any = {name: SimpleNamespace(name=name, outputs=texts) for name, texts in outputs.items()}  # runs
     seen = Frequencies({"The": 40, "the": 70, "dog": 5, "Dog": 4}, "a text")
-    where = {folds: analyze(test, looked, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
+    where = {folds: analyze(test, systems, "bleu", seen, lowercase=folds, progress=silent) for folds in (False, True)}
     assert [part.systems["two"].recall for part in where[True].positions] == [1.0, 1.0]
     assert [part.systems["two"].recall for part in where[False].positions] == [0.0, 0.0]
     assert [(bucket.label, bucket.systems["two"].count) for bucket in where[True].frequencies] == [
@@ -383,7 +383,7 @@ def test_runs_of_another_machine_use_local_corpora(
     assert names_and_bleu[0] == names_and_bleu[1]  # seeds are one system, wherever each was trained
 
 
-# --- the validation text, and words nobody knows -----------------------------------------------------------------
+# --- validation sets, unknown words -----------------------------------------------------------------
 
 
 def test_validation_on_a_part_of_the_text_is_noted(trained: dict[str, Path], copied: Copy) -> None:
@@ -407,8 +407,8 @@ def test_perplexity_signature_counts_unknown_words(trained: dict[str, Path], tmp
     files = ["--source", str(tmp_path / "in.de"), "--reference", str(tmp_path / "out.en")]
 
     def evaluated(metrics: str) -> str:
-        requested = ["evaluate", str(trained["dot-seed1"]), *files, "--metrics", metrics, "--device", "cpu"]
-        return CliRunner().invoke(app, requested, catch_exceptions=False).stdout
+        command = ["evaluate", str(trained["dot-seed1"]), *files, "--metrics", metrics, "--device", "cpu"]
+        return CliRunner().invoke(app, command, catch_exceptions=False).stdout
 
     message = "in.de: 2 sentences, 3 tokens of the references unknown (<unk>, which is what perplexity counts)\n"
     assert evaluated("perplexity").startswith(message)

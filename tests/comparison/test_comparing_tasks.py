@@ -32,7 +32,7 @@ def language_models(tasks: Runs) -> ComparisonResult:
 
 @pytest.fixture(scope="session")
 def classifiers(tasks: Runs, tmp_path_factory: pytest.TempPathFactory) -> ComparisonResult:
-    """One of them with its labels exchanged, so that they differ; one label nobody wants."""
+    """A copy with exchanged labels, and a label that no reference has."""
     other = Path(shutil.copytree(tasks["classify-max"], tmp_path_factory.mktemp("copied") / "exchanged"))
     path = other / "tokenizer.target.json"
     content = path.read_text(encoding="utf-8").replace('"positive"', '"indifferent"')
@@ -80,7 +80,7 @@ def test_different_tokenizers_compare_by_bits_per_character(tasks: Runs) -> None
 
 
 def without_a(run: Path, place: Path) -> Path:
-    """A copy of a run whose vocabulary has another letter in the place of A."""
+    """A copy of a run whose vocabulary has another letter instead of A."""
     copy = Path(shutil.copytree(run, place))
     path = copy / "tokenizer.json"
     path.write_text(path.read_text(encoding="utf-8").replace('"A"', '"Ж"'), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is read from metrics.jsonl, of new runs and of old ones."""
+"""Costs and learning curves read from metrics.jsonl, of complete, truncated and older logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ensembles stand in a comparison as runs do: `runs/a+runs/b` writes as both together, and costs what both cost."""
+"""Ensembles in comparisons: `runs/a+runs/b` scores as in `evaluate`, and costs the sum of its runs."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_path_with_plus_is_an_ensemble_unless_it_exists(trained: dict[str, Pat
     assert folders_of(one) == [one]
     own = Path(shutil.copytree(one, tmp_path / "a+b"))
     assert folders_of(own) == [own]
-    assert folders_of(f"{one}+") == [Path(f"{one}+")]  # which is then told to be no run
+    assert folders_of(f"{one}+") == [Path(f"{one}+")]  # reported as no run folder
     result = sightline.compare([own, f"{one}+{two}"], device="cpu", metrics=["exact"])
     assert [system.name for system in result.systems] == ["a+b", "dot-seed1 + dot-seed2"]
 

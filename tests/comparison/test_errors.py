@@ -198,7 +198,7 @@ def test_perplexity_of_different_tokenizers(trained: dict[str, Path], copied: Co
 
 
 def scorable(name: str, *, copies: bool = False, words: str = "a b") -> ComparedRun:
-    """As much of a run as choosing its metrics asks for."""
+    """A stub with what `choose_scoring` needs."""
     evaluation = Evaluation(metrics=("bleu", "perplexity"), bootstrap=7)
     recipe = SimpleNamespace(task_spec=SEQ2SEQ, copies_unknown=copies, evaluation=evaluation)
     vocabulary = SimpleNamespace(target=SimpleNamespace(content=words))

@@ -1,4 +1,4 @@
-"""What a comparison is written as: Markdown, LaTeX, CSV, JSON and figures."""
+"""Comparisons written as Markdown, LaTeX, CSV, JSON and figures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOSTILE = "a|b_c & 50% $x^2$ #1 {~} \\end [*] <b>--`"
 
 @pytest.fixture(scope="session")
 def hostile(seeded: ComparisonResult) -> ComparisonResult:
-    """The same comparison with a name that means something in every format."""
+    """A comparison with a name that every format must escape."""
     first, *rest = seeded.systems
     return replace(seeded, systems=[replace(first, name=HOSTILE), *rest])
 
@@ -209,7 +209,7 @@ def test_loss_label_states_different_tokenizers(pair: ComparisonResult, keys: li
 
 
 def without(comparison: ComparisonResult, *keys: str) -> ComparisonResult:
-    """Trainings that did not log some values, nor what they cost."""
+    """Remove logged values and costs."""
     systems = [
         replace(
             system,

@@ -1,4 +1,4 @@
-"""Perplexity of models beside baselines that have none: an empty cell everywhere, and no test, rank or mark of it."""
+"""Perplexity beside baselines without a model: empty cells, and no tests, ranks or marks."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_baseline_without_perplexity_disables_its_tests(runs: list[Path]) -> N
 
 
 def cells(rows: list[list[str]], heads: list[str]) -> dict[str, list[str]]:
-    """By system: perplexity and its difference."""
+    """Perplexity and its difference for each system."""
     place = heads.index("perplexity")
     return {row[0]: row[place : place + 2] for row in rows}
 

@@ -1,4 +1,4 @@
-"""The html_page: every section is there, nothing in it can run or load anything, and any script can be read."""
+"""The HTML page: complete, self-contained, without scripts, in any script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VOID = {"meta", "img", "source", "br"}
 
 
 class Reader(HTMLParser):
-    """Checks that tags are closed in order, and keeps what a reader sees."""
+    """Checks that tags are closed in order, and collects the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)

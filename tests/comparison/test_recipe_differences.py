@@ -1,4 +1,4 @@
-"""What differs between recipes, and what is only another name for the same."""
+"""Differences between recipes, and different names of the same file."""
 
 from __future__ import annotations
 
@@ -49,20 +49,20 @@ def test_the_same_recipe_has_no_differences() -> None:
 
 
 def test_parts_of_different_kinds_have_different_keys() -> None:
-    told = differing(recipe(), recipe("model.encoder.kind=transformer"))
-    assert told["model.encoder.kind"] == ["recurrent", "transformer"]
-    assert told["model.encoder.cell"] == ["lstm", NOTHING]
-    assert told["model.encoder.norm.place"] == [NOTHING, "pre"]
-    assert "model.decoder.cell" not in told
+    differences = differing(recipe(), recipe("model.encoder.kind=transformer"))
+    assert differences["model.encoder.kind"] == ["recurrent", "transformer"]
+    assert differences["model.encoder.cell"] == ["lstm", NOTHING]
+    assert differences["model.encoder.norm.place"] == [NOTHING, "pre"]
+    assert "model.decoder.cell" not in differences
 
 
 def test_unset_sections_are_shown_key_by_key() -> None:
-    told = differing(recipe(), recipe("training.rdrop=5", "model.width=64"))
-    assert told == {"model.width": ["128", "64"], "training.rdrop": [UNSET, "5"]}
-    told = differing(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
-    assert told["training.reward.samples"] == [UNSET, "4", "4"]
-    assert told["training.reward.metric"] == [UNSET, "gleu", "gleu"]
-    assert "training.reward" not in told
+    differences = differing(recipe(), recipe("training.rdrop=5", "model.width=64"))
+    assert differences == {"model.width": ["128", "64"], "training.rdrop": [UNSET, "5"]}
+    differences = differing(recipe(), recipe("training.reward={samples: 4}"), recipe("training.reward.samples=4"))
+    assert differences["training.reward.samples"] == [UNSET, "4", "4"]
+    assert differences["training.reward.metric"] == [UNSET, "gleu", "gleu"]
+    assert "training.reward" not in differences
 
 
 def test_lists_of_sections_are_compared_by_key() -> None:
@@ -112,8 +112,8 @@ def test_test_sets_are_ignored() -> None:
 
 
 def test_seventh_digits_differ() -> None:
-    told = differing(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
-    assert told == {"training.lr": ["0.0012345678", "0.0012345679"]}
+    differences = differing(recipe("training.lr=0.0012345678"), recipe("training.lr=0.0012345679"))
+    assert differences == {"training.lr": ["0.0012345678", "0.0012345679"]}
 
 
 @pytest.mark.parametrize("override", ["seed=2", "training.threads=3", "training.keep=9", "training.log_every=1"])

@@ -1,4 +1,4 @@
-"""The result of a comparison, made by hand: means, verdicts, ranks, conclusions; and read back from its JSON."""
+"""Results of comparisons: means, verdicts, ranks, conclusions, and their JSON."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def member(value: float, *, sentences: int = 8, seconds: float = 2.0, name: str 
 
 
 def verdict(p: float, *, seeds: float | None = None, difference: float = 1.0, better: Better = "higher") -> Verdict:
-    """One whose p of the sentences is `p`, ties counted; without ties it would be lower."""
+    """A verdict with p over the sentences, counting ties (without them it is lower)."""
     test = Significance("approximate randomization", "BLEU", better, difference, p=p / 10, p_with_ties=p)
     return Verdict(test, test, None, None if seeds is None else WelchTest(1.0, 1.0, seeds, 2, 2))
 
@@ -63,26 +63,30 @@ def compared(*systems: SystemResult) -> ComparisonResult:
     return ComparisonResult(HeldOutSet("test", 8, 8), ["bleu"], list(systems), [], where, [], "cpu")
 
 
-def standing(*ps: float) -> list[str]:
-    """Which of the systems with these p, called by their place, stay significant."""
+def holm(*ps: float) -> list[str]:
+    """The numbers of the systems that stay significant."""
     others = [system(str(place), p=p) for place, p in enumerate(ps)]
     return [each.name for each in compared(system("baseline"), *others).significant_after_holm("bleu")]
 
 
-def test_holm_thresholds() -> None:
-    assert standing(0.016, 0.024, 0.049) == ["0", "1", "2"]  # below 0.05 / 3, / 2 and / 1
-    assert standing(0.049, 0.024, 0.016) == ["2", "1", "0"]  # whatever their order
-
-
-def test_holm_stops_at_the_first_failure() -> None:
-    assert standing(0.016, 0.026, 0.049) == ["0"]
-    assert standing(0.017, 0.018, 0.019) == []
+@pytest.mark.parametrize(
+    ("ps", "significant"),
+    [
+        ((0.016, 0.024, 0.049), ["0", "1", "2"]),  # below 0.05 / 3, / 2 and / 1
+        ((0.049, 0.024, 0.016), ["2", "1", "0"]),
+        ((0.016, 0.026, 0.049), ["0"]),  # stops at the first failure
+        ((0.017, 0.018, 0.019), []),
+        ((0.025, 0.03), []),
+        ((0.05,), []),
+        ((0.0499,), ["0"]),
+    ],
+)
+def test_holm_correction(ps: tuple[float, ...], significant: list[str]) -> None:
+    assert holm(*ps) == significant
 
 
 def test_p_equal_to_the_level_is_not_significant() -> None:
-    assert standing(0.05) == [] and not verdict(0.05).significant
-    assert standing(0.0499) == ["0"] and verdict(0.0499).significant
-    assert standing(0.025, 0.03) == []
+    assert not verdict(0.05).significant and verdict(0.0499).significant
 
 
 def test_ties_count_and_the_larger_p_decides() -> None:
@@ -289,7 +293,7 @@ def test_nan_round_trips(seeded: ComparisonResult, tmp_path: Path) -> None:
 
 
 def test_best_is_unchanged_by_saving_infinity(seeded: ComparisonResult, tmp_path: Path) -> None:
-    """A perplexity beyond all numbers is null in JSON, and a nan when it comes back."""
+    """Infinity is null in JSON and NaN when read."""
     systems = [
         replace(each, qualities={**each.qualities, "perplexity": replace(each.qualities["perplexity"], value=value)})
         for each, value in zip(seeded.systems, [math.inf, *range(3, 9)], strict=False)
@@ -302,7 +306,6 @@ def test_best_is_unchanged_by_saving_infinity(seeded: ComparisonResult, tmp_path
 
 
 def test_saved_comparisons_are_shown_without_torch(seeded: ComparisonResult, tmp_path: Path) -> None:
-    """Which alone takes longer to import than all the rest."""
     command = ["compare", "--saved", str(saved(seeded, tmp_path)), "--figure", str(tmp_path / "f.png")]
     code = (
         f"import sys\nfrom sightline.cli.app import app\ntry: app({command})\nexcept SystemExit: pass\n"
@@ -337,7 +340,7 @@ def test_missing_fields_are_named(taken: str, seeded: ComparisonResult, tmp_path
 
 @pytest.mark.parametrize("name", ["translation_table", "summarization"])
 def test_published_measurements_are_readable(name: str) -> None:
-    """Of an earlier version, and without texts."""
+    """Files of an earlier version, without texts."""
     comparison = read_comparison(MEASUREMENTS / f"{name}.json")
     plain = json.loads((MEASUREMENTS / f"{name}.json").read_text(encoding="utf-8"))
     speeds = [each["sentences_per_second"] for each in plain["systems"]]

@@ -1,4 +1,4 @@
-"""Which runs are one system, what it is called, and how runs take turns at decoding."""
+"""Grouping runs into systems, their names, and decoding in turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def contestant(name: str, seed: int, kind: str = "dates") -> ComparedRun:
 
 
 def named(*runs: ComparedRun) -> list[str]:
-    """The names of the systems that these runs make, beside one of another recipe."""
+    """The names of the systems of these runs and of one with another recipe."""
     groups, notes = group_by_seed([*runs, contestant("other", 1, "cmudict")])
     assert notes == [] and groups[-1].name == "other"
     return [group.name for group in groups[:-1]]
@@ -72,7 +72,7 @@ def test_the_baseline_may_be_named_by_one_of_its_runs() -> None:
 
 
 class Fake:
-    """A run that writes down when it is asked for what, and answers in capitals."""
+    """A run that records its calls and returns sources in capitals."""
 
     on_gpu = False
 

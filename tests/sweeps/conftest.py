@@ -1,4 +1,4 @@
-"""A small corpus with a recipe of twelve steps beside it, and caches of its own."""
+"""A small corpus and a recipe of twelve steps, with their own caches."""
 
 from __future__ import annotations
 

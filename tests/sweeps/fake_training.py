@@ -1,4 +1,4 @@
-"""A training that takes no time: `python fake_training.py RUN BEHAVIOUR NOTES` does to a run folder what it is told.
+"""A fake training that takes no time: `python fake_training.py RUN BEHAVIOUR NOTES`.
 
 It writes down when it begins and ends, so that a test can see what ran beside what. PyTorch is not imported.
 """
@@ -17,7 +17,7 @@ STEPS = 12
 
 
 def save(run: Path, step: int) -> None:
-    """A checkpoint and a model, as the loop leaves them."""
+    """Write a checkpoint and a model."""
     folder = run / "checkpoints" / f"step-{step:08d}"
     folder.mkdir(parents=True, exist_ok=True)
     progress = {"step": step, "epoch": 1, "seconds": 1.0, "waited": 0, "validated": step}
@@ -29,7 +29,7 @@ def save(run: Path, step: int) -> None:
 
 
 class Notes:
-    """What all trainings of a test write down together: a line `event name value` each."""
+    """A log shared by all trainings of a test: lines `event name value`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,7 +61,7 @@ def behave(run: Path, behaviour: str, notes: Notes) -> int:
         return 3
     elif behaviour == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif behaviour.startswith("hang"):  # until it is asked to stop, and then it saves
+    elif behaviour.startswith("hang"):  # until it is interrupted, then saves
         stop: list[int] = []
         signal.signal(signal.SIGINT, lambda number, frame: stop.append(number))
         notes.add("ready", run.name)
@@ -76,7 +76,7 @@ def behave(run: Path, behaviour: str, notes: Notes) -> int:
 
 
 def command_of(folder: Path, **behaviours: str) -> Any:
-    """What to start in place of a training; `behaviours` by the name of the run, with _ for what no Python name has."""
+    """The command that replaces a training; `behaviours` by run name, with _ for characters not in Python names."""
     from sightline.recipe.loading import save_recipe
 
     def command(run: Any) -> list[str]:
@@ -91,7 +91,7 @@ def command_of(folder: Path, **behaviours: str) -> Any:
 
 
 def sweep_until_interrupted(folder: Path) -> int:
-    """A whole sweep, for a process of its own: `python fake_training.py --sweep FOLDER`."""
+    """Run a whole sweep: `python fake_training.py --sweep FOLDER`."""
     from sightline.sweeps.plan import plan_sweep
     from sightline.sweeps.sweep import run_sweep
     from sightline.training.world import Interrupted

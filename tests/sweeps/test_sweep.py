@@ -1,4 +1,4 @@
-"""Sweeps carried out: mostly with trainings that only pretend, and a few real ones at the end."""
+"""Running sweeps: mostly with fake trainings, and a few real ones at the end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def notes(tmp_path: Path) -> Notes:
 
 
 def pretend(recipe: str, grid: Sequence[str], *, jobs: int = 1, compare: Any = None, **behaviours: str) -> Sweep:
-    """A sweep into `sweep` beside the recipe."""
+    """Run a sweep with fake trainings."""
     folder = Path(recipe).parent
     plan = plan_sweep(recipe, grid, out=folder / "sweep")
     return run_sweep(plan, jobs=jobs, command=command_of(folder, **behaviours), compare=compare)
@@ -190,7 +190,7 @@ def test_ctrl_c_lets_runs_save(recipe: str, notes: Notes, tmp_path: Path) -> Non
     assert out == f"{tmp_path}/sweep: 1 done, 2 interrupted, 1 waiting\n"
     assert "stopping: waiting for 2 to save" in err
     saved = sorted(words[1:] for words in notes.lines() if words[0] == "saved")
-    assert saved == [["seed=2", "1"], ["seed=3", "1"]]  # each was asked once
+    assert saved == [["seed=2", "1"], ["seed=3", "1"]]  # interrupted once
     assert "seed=4" not in notes.names("begin")
     plan = plan_sweep(recipe, ["seed=1,2,3,4"], out="sweep")
     assert [run.state for run in plan.runs] == ["finished", "begun", "begun", "new"]
@@ -287,7 +287,7 @@ def test_compare_expands_the_folder_of_a_sweep(recipe: str, tmp_path: Path, monk
 
 
 def test_each_combination_is_an_ordinary_run(recipe: str, tmp_path: Path) -> None:
-    """Two processes train, one of them fails; then one that was cut short is gone on with."""
+    """Two processes train, one fails; then an interrupted one is resumed."""
     arguments = ["sweep", recipe, "data.clean.max_tokens=2,32", "training.threads=1", "--no-compare", "--jobs", "2"]
     result = CliRunner().invoke(app, [*arguments, "--out", "sweep"])
     assert result.exit_code == 1

@@ -1,4 +1,4 @@
-"""Which combinations there are, and what they are called."""
+"""The combinations of a sweep and their names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep finds out before it starts anything."""
+"""Planning a sweep: checks, existing runs, and their states."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def states(plan: SweepPlan) -> dict[str, str]:
 
 
 def begin(plan: SweepPlan, *, step: int | None) -> None:
-    """As if every run had been trained to that step."""
+    """Record the sweep, with every run trained to a step."""
     plan.folder.mkdir(parents=True, exist_ok=True)
     plan.record()
     for run in plan.runs:
@@ -120,7 +120,7 @@ def test_a_raised_limit_continues_existing_runs(recipe: str) -> None:
 
 
 def test_changed_decoding_resumes_a_finished_run(recipe: str) -> None:
-    """By resuming it, which trains nothing more but writes its recipe anew."""
+    """Resuming trains nothing more, but writes the new recipe."""
     begin(plan_sweep(recipe, ["seed=1"]), step=12)
     assert states(plan_sweep(recipe, ["seed=1", "decoding.beam=4"])) == {"seed=1": "begun"}
 
