@@ -28,7 +28,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
 from sightline.models.recurrent.config import RecurrentDecoderConfig
 from sightline.models.transformer.config import TransformerConfig
-from sightline.plots.senses import draw_senses, principal_plane, align_axes
+from sightline.plots.senses import align_axes, draw_senses, principal_plane
 from sightline.recipe.model import PositionsConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import align_words
