@@ -28,7 +28,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
 from sightline.models.recurrent.config import RecurrentDecoderConfig
 from sightline.models.transformer.config import TransformerConfig
-from sightline.plots.senses import align_axes, draw_senses, principal_plane
+from sightline.plots.senses import draw_senses, principal_plane, turned_alike
 from sightline.recipe.model import PositionsConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import align_words
@@ -325,7 +325,7 @@ def test_vectors_that_are_all_the_same_stand_at_one_place() -> None:
 
 def test_a_plane_is_turned_as_another_and_not_otherwise_changed() -> None:
     model = np.array([[1.0, 2.0], [-1.0, -2.0]])
-    assert align_axes(model * [-1, 1], model).tolist() == model.tolist()
+    assert turned_alike(model * [-1, 1], model).tolist() == model.tolist()
 
 
 def test_a_picture_is_drawn_for_places_in_any_script(tmp_path: Path) -> None:
