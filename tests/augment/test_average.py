@@ -127,7 +127,7 @@ def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: P
     with pytest.raises(RunError, match=r"has 0 of the checkpoints .* training\.keep=5 \(and training\.save_every"):
         average_run(tmp_path / "mean", tmp_path / "again", 5)
     with pytest.raises(
-        ValueError, match=r"was made from .* and has nothing to go on with; begin anew with model\.init_from"
+        ValueError, match=r"was made from .* and cannot be resumed; start a new training with model\.init_from"
     ):
         sightline.train(tmp_path / "mean", resume=True, display=Silent())
 

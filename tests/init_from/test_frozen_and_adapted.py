@@ -119,7 +119,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
     with pytest.raises(ValueError, match=r"has adapters beside its weights.*sightline runs merge"):
         train(a_recipe("tagging", start=run), out="from-adapted")
     train(a_recipe("tagging", start=merged, **STAY), out="from-merged")
-    with pytest.raises(ValueError, match=r"was made from .* has nothing to go on with"):
+    with pytest.raises(ValueError, match=r"was made from .* cannot be resumed"):
         sightline.train(merged, resume=True, display=Silent())
 
 

@@ -161,7 +161,7 @@ def test_a_disk_that_fills_up_while_saving_leaves_the_old_checkpoint(
     told = result.err.splitlines()[-1]  # one line, no traceback
     assert told.startswith(f"sightline: checkpoint {run}/checkpoints/step-00000004 could not be written")
     assert "File too large" in told
-    assert told.endswith("those before it are kept. Make room and go on with --resume")
+    assert told.endswith("earlier ones are kept. Make room, then continue with --resume")
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["step-00000002"]
     after = {path.name: path.read_bytes() for path in (run / "checkpoints" / "step-00000002").iterdir()}
     assert after == before
@@ -194,7 +194,7 @@ def test_a_second_training_into_one_folder_refuses(
 
 def test_a_folder_that_holds_a_training_is_not_trained_over(finished: Path, trained: Callable[[str], Trained]) -> None:
     before = (finished / "model.safetensors").read_bytes()
-    with pytest.raises(RunError, match=r"holds a training already; go on with --resume, or give another folder"):
+    with pytest.raises(RunError, match=r"holds a training already; continue it with --resume, or give another folder"):
         sightline.train(trained("lstm").recipe, out=finished, display=Silent())
     assert (finished / "model.safetensors").read_bytes() == before
 
@@ -224,7 +224,7 @@ def test_a_finished_training_can_be_made_longer(finished: Path) -> None:
 def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None:
     shutil.rmtree(finished / "checkpoints")
     model = (finished / "model.safetensors").read_bytes()
-    with pytest.raises(RunError, match=r"finished has a model and no whole checkpoint to resume from; begin anew in"):
+    with pytest.raises(RunError, match=r"finished has a model and no whole checkpoint to resume from; start a new"):
         sightline.train(finished, ["training.limits.steps=14"], resume=True, display=Silent())
     assert (finished / "model.safetensors").read_bytes() == model
 
@@ -232,7 +232,7 @@ def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None
 def test_a_training_that_is_resumed_before_it_began_says_so(trained: Callable[[str], Trained], tmp_path: Path) -> None:
     whole, display = trained("lstm"), Silent()
     run = sightline.train(whole.recipe, out=tmp_path / "run", resume=True, display=display).folder
-    assert f"nothing to resume in {run}: beginning at step 0" in display.notes
+    assert f"nothing to resume in {run}: starting at step 0" in display.notes
     assert (run / "model.safetensors").read_bytes() == whole.model()
 
 

@@ -291,7 +291,7 @@ def test_a_failure_of_the_format_is_told_as_one_of_the_disk(
         raise SafetensorError("I/O error")
 
     monkeypatch.setattr(module, "save_file", fail)
-    with pytest.raises(OSError, match=r"step-00000001 could not be written \(I/O error\); those before it are kept"):
+    with pytest.raises(OSError, match=r"step-00000001 could not be written \(I/O error\); earlier ones are kept"):
         sitting().save(Checkpoints(tmp_path, 3), Progress(step=1))
 
 

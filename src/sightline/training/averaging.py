@@ -43,7 +43,7 @@ def mean_weights(models: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 def finished_weights(
     training: Training, progress: Progress, model: nn.Module, average: RunningAverage | None, checkpoints: Checkpoints
 ) -> tuple[dict[str, Tensor], str | None]:
-    """The weights of the finished model as the recipe asks for them, and a note if they are a mean of checkpoints."""
+    """The weights of the finished model by averaging.kind and result, and a note if they are a mean of checkpoints."""
     if training.averaging.kind == "checkpoints":
         steps = [step for step in progress.recent if checkpoints.usable(step)]
         if steps:
@@ -54,9 +54,7 @@ def finished_weights(
                 f"{', '.join(map(str, steps))}; validations were of single ones"
             )
             return mean_weights([checkpoints.weights(step) for step in steps]), note
-    step = progress.step
-    if training.result == "best" and progress.best_step is not None:
-        step = progress.best_step
+    step = progress.best_step if training.result == "best" and progress.best_step is not None else progress.step
     if step == progress.step or not checkpoints.usable(step):
         if average is None:
             return parameters_of(model), None

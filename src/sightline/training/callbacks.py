@@ -110,22 +110,20 @@ def part_of(name: str) -> str:
 
 
 class RoutingRecord(Callback):
-    """Logs how the tokens were distributed over the experts of each layer since the last record."""
+    """Logs the share of tokens of each expert since the last record."""
 
     def on_log(self, trainer: Trainer, record: dict[str, Any]) -> None:
         record |= routing_record(trainer.model, trainer.expert_counts, trainer.logged_steps)
 
 
 def expert_layers(model: nn.Module) -> dict[str, int]:
-    """The number of experts of each layer that has some, by side and layer number (from 0): {"encoder.1": 8}."""
-    counts = {path: module.count for path, module in model.named_modules() if isinstance(module, Experts)}
-    return {_short(path): count for path, count in counts.items()}
-
-
-def _short(path: str) -> str:
-    """encoder.layers.1.feedforward → encoder.1"""
-    side, *rest = path.split(".")
-    return ".".join([side, *(part for part in rest if part.isdigit())])
+    """The number of experts of each layer with experts, by side and layer number (from 0): {"encoder.1": 8}."""
+    layers = {}
+    for path, module in model.named_modules():
+        if isinstance(module, Experts):
+            side, *rest = path.split(".")  # encoder.layers.1.feedforward
+            layers[".".join([side, *(part for part in rest if part.isdigit())])] = module.count
+    return layers
 
 
 def routing_record(model: nn.Module, counts: Sequence[float], steps: int) -> dict[str, Any]:

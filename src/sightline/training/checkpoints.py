@@ -53,24 +53,6 @@ class Progress:
         return replace(self, **changes)
 
 
-def _optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return {
-        f"{names[id(parameter)]}/{key}": value.detach().cpu().contiguous()
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    parameters = dict(model.named_parameters())
-    for name, tensor in tensors.items():
-        owner, key = name.rsplit("/", 1)
-        parameter = parameters[owner]
-        device = parameter.device  # the fused kernel expects the step count there too
-        optimizer.state[parameter][key] = tensor.to(device).clone()
-
-
 def _of_kind(kind: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors `name/kind` of a file, by name; the others are optimizer states."""
     return {name.removesuffix(f"/{kind}"): part for name, part in tensors.items() if name.endswith(f"/{kind}")}
@@ -100,13 +82,18 @@ class Checkpoints:
         progress: Progress,
         carried: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Write a checkpoint, then remove those no longer needed. `carried` is the state of a language model.
+        """Write a checkpoint, unless an identical one exists, then remove those no longer needed.
 
-        An identical one is kept. It differs if a training was stopped at its last step and is validated after resuming.
+        `carried` is the state of a language model.
         """
         if self.whole(progress.step) and self.progress(progress.step).after(seconds=progress.seconds) == progress:
             return
-        tensors = _optimizer_tensors(optimizer, model)
+        names = {id(parameter): name for name, parameter in model.named_parameters()}
+        tensors = {
+            f"{names[id(parameter)]}/{key}": value.detach().cpu().contiguous()
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+        }
         tensors |= {f"{name}/carried": part.detach().cpu().contiguous() for name, part in (carried or {}).items()}
         if average is not None:
             tensors |= {f"{name}/average": weight.cpu() for name, weight in average.weights.items()}
@@ -121,8 +108,8 @@ class Checkpoints:
                 (folder / SUMS).write_text("".join(lines), encoding="utf-8")
         except (OSError, SafetensorError) as error:
             raise OSError(
-                f"checkpoint {target} could not be written ({error}); those before it are kept. Make room and go on "
-                f"with --resume"
+                f"checkpoint {target} could not be written ({error}); earlier ones are kept. Make room, then "
+                f"continue with --resume"
             ) from error
         self._prune(progress)
 
@@ -193,9 +180,11 @@ class Checkpoints:
         """Restore model, optimizer and average."""
         load_parameters(model, self.weights(step))
         tensors = load_weights(self.path(step) / "optimizer.safetensors")
-        _load_optimizer(
-            optimizer, model, {name: t for name, t in tensors.items() if not name.endswith(("/average", "/carried"))}
-        )
+        parameters = dict(model.named_parameters())
+        for name, tensor in tensors.items():
+            owner, key = name.rsplit("/", 1)
+            if key not in ("average", "carried"):  # the fused kernel expects the step count on the device too
+                optimizer.state[parameters[owner]][key] = tensor.to(parameters[owner].device).clone()
         if average is not None:
             average.load(_of_kind("average", tensors))
         return self.progress(step)

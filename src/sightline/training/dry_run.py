@@ -14,16 +14,15 @@ from torch import nn
 
 from sightline.data.preparation import ExampleCounter, PreparedData, held_out_notes, prepare_data, with_defaults
 from sightline.layers.devices import choose_device, precision_note
-from sightline.models.build import build_model
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
 from sightline.recipe import Recipe
-from sightline.training.init_from import adapt, initialize, vocabulary_of_start
+from sightline.training.init_from import vocabulary_of_start
 from sightline.training.memory import MemoryEstimate, check_memory, estimate_memory, peak_memory
 from sightline.training.optimizers import build_optimizer, trained_count
 from sightline.training.schedules import warmup_note
 from sightline.training.summary import cut_reference_notes, text_to_count
-from sightline.training.train import fit_to_lengths, objective_for, plan_for
+from sightline.training.train import initialized_model, objective_for, plan_for
 from sightline.training.train_step import StepRunner, TrainStep
 
 
@@ -69,10 +68,7 @@ def dry_run(recipe: Recipe, *, progress: ExampleCounter | None = None) -> DryRun
 
 def _run(recipe: Recipe, prepared: PreparedData, device: torch.device) -> DryRun:
     memory = check_memory(recipe, device, estimate_memory(recipe, prepared.vocabulary))
-    model = build_model(recipe, prepared.vocabulary)
-    fit_to_lengths(model, prepared)
-    notes, start = initialize(model, recipe, prepared.vocabulary, None)
-    lr_factors = adapt(model, recipe, start)
+    model, lr_factors, _, notes = initialized_model(prepared)
     if isinstance(model, CountedModel):
         step, notes = None, [text_to_count(prepared), *held_out_notes(prepared), *notes]
     else:

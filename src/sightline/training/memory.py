@@ -32,35 +32,29 @@ _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """What a training holds at least, in numbers of parameters."""
+    """A lower bound for the memory of a training, in numbers of parameters."""
 
     parameters: int
     trained: int
     averages: int  # of a running average
 
     @property
-    def weights(self) -> int:
-        """Bytes, averages included."""
-        return _FLOAT * (self.parameters + self.averages)
-
-    @property
-    def gradients(self) -> int:
-        """Bytes."""
-        return _FLOAT * self.trained
-
-    @property
-    def optimizer(self) -> int:
-        """Bytes."""
-        return 2 * _FLOAT * self.trained
+    def parts(self) -> dict[str, int]:
+        """Bytes by use; averages count as weights."""
+        counts = (self.parameters + self.averages, self.trained, 2 * self.trained)
+        return {
+            name: _FLOAT * count
+            for name, count in zip(("weights", "gradients", "optimizer states"), counts, strict=True)
+        }
 
     @property
     def total(self) -> int:
         """Bytes."""
-        return self.weights + self.gradients + self.optimizer
+        return sum(self.parts.values())
 
     def __str__(self) -> str:
-        parts = (("weights", self.weights), ("gradients", self.gradients), ("optimizer states", self.optimizer))
-        return f"at least {size(self.total)} ({', '.join(f'{name} {size(part)}' for name, part in parts)})"
+        parts = ", ".join(f"{name} {size(part)}" for name, part in self.parts.items())
+        return f"at least {size(self.total)} ({parts})"
 
 
 def estimate_memory(recipe: Recipe, vocabulary: Any = None) -> MemoryEstimate:

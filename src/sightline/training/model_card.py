@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
@@ -19,52 +18,31 @@ def _source(source: AnySource) -> str:
     return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
 
 
-def _guided(recipe: Recipe) -> list[str]:
-    guide = recipe.training.guided_alignment
-    if guide is None:
-        return []
-    layer = "the last layer but one" if guide.layer is None else f"layer {guide.layer}"
-    return [f"| guided alignment | {layer}, head {guide.head}, by {guide.file}, weight {guide.weight:g} |"]
-
-
-def _read(recipe: Recipe) -> list[str]:
-    """How sources are read, where that is not as a whole and for once."""
-    cut = recipe.data.clean.truncate_source
-    lines = [] if cut is None else [f"| sources | cut to the first {plural(cut, 'token')} |"]
+def _settings(recipe: Recipe) -> list[tuple[str, str]]:
+    """Rows on settings that most recipes do not use."""
+    cut, adapters, training = recipe.data.clean.truncate_source, recipe.model.adapters, recipe.training
+    rows = []
+    if cut is not None:
+        rows.append(("sources", f"cut to the first {plural(cut, 'token')}"))
     if recipe.model.copying:
-        lines.append("| copying | words of the source, beside what the decoder writes |")
-    return lines
-
-
-def _validations(run: Path) -> list[dict[str, Any]]:
-    return [record for record in read_metrics(run) if record.get("kind") == "validation"]
-
-
-def _started(run: Path) -> list[str]:
-    """What the model was initialized from, if from another run (see training/init_from.py)."""
-    path = run / "start.json"
-    if not path.is_file():
-        return []
-    start = read_json(path)  # "told" in runs of older versions
-    return [f"| start | {line} |" for line in start.get("notes", start.get("told", []))]
-
-
-def _adapted(recipe: Recipe) -> list[str]:
-    adapters, training = recipe.model.adapters, recipe.training
-    lines = []
+        rows.append(("copying", "words of the source, beside what the decoder writes"))
     if adapters is not None:
-        lines.append(
-            f"| adapters | rank {adapters.rank}, alpha {adapters.alpha:g}, on {', '.join(adapters.target_modules)} |"
-        )
+        modules = ", ".join(adapters.target_modules)
+        rows.append(("adapters", f"rank {adapters.rank}, alpha {adapters.alpha:g}, on {modules}"))
     if training.freeze:
-        lines.append(f"| frozen | {', '.join(training.freeze)} |")
+        rows.append(("frozen", ", ".join(training.freeze)))
     if training.layer_lr_decay is not None:
-        lines.append(f"| learning rate | times {training.layer_lr_decay:g} from each layer to the one below it |")
-    return lines
+        rows.append(("learning rate", f"times {training.layer_lr_decay:g} from each layer to the one below it"))
+    if (guide := training.guided_alignment) is not None:
+        layer = "the last layer but one" if guide.layer is None else f"layer {guide.layer}"
+        rows.append(("guided alignment", f"{layer}, head {guide.head}, by {guide.file}, weight {guide.weight:g}"))
+    if recipe.data.noise is not None:
+        rows.append(("noise", f"{recipe.data.noise.kind}, {recipe.data.noise.rate:.0%}"))
+    return rows
 
 
 def _averaged(run: Path, recipe: Recipe) -> list[str]:
-    """What the weights are, where they are not those of one step."""
+    """A row on weights that are an average."""
     averaging = recipe.training.averaging
     if averaging.kind == "none":
         return []
@@ -78,7 +56,8 @@ def _averaged(run: Path, recipe: Recipe) -> list[str]:
 
 def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | None = None) -> None:
     """Write README.md from the recipe and the journal."""
-    validations = _validations(run)
+    validations = [record for record in read_metrics(run) if record.get("kind") == "validation"]
+    start = read_json(run / "start.json") if (run / "start.json").is_file() else {}
     last = validations[-1] if validations else {}
     best = next((record for record in reversed(validations) if record["best"]), None)
     model, swapped = recipe.model, " (sides exchanged)" if recipe.data.swap else ""
@@ -94,11 +73,8 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         f"| parameters | {parameters:,}{'' if trained in (None, parameters) else f', {trained:,} of them trained'} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
         f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
-        *_read(recipe),
-        *_started(run),
-        *_adapted(recipe),
-        *_guided(recipe),
-        *([] if recipe.data.noise is None else [f"| noise | {recipe.data.noise.kind}, {recipe.data.noise.rate:.0%} |"]),
+        *(f"| start | {line} |" for line in start.get("notes", start.get("told", []))),  # "told": older versions
+        *(f"| {name} | {value} |" for name, value in _settings(recipe)),
         *_averaged(run, recipe),
         f"| seed | {recipe.seed} |",
     ]

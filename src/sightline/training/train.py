@@ -96,10 +96,13 @@ def train(
     with lock_run(run):
         check_links(run)
         if not resume and (run / "recipe.yaml").exists():
-            raise RunError(f"{run} holds a training already; go on with --resume, or give another folder with --out")
+            raise RunError(
+                f"{run} holds a training already; continue it with --resume, or give another folder with --out"
+            )
         device = choose_device(loaded.training.device)
         check_memory(loaded, device)  # before the text is read
-        loaded, notes = complete_recipe(loaded, run, resume=resume)
+        resumed = resume and (run / "recipe.yaml").exists()
+        loaded, notes = (_resumable(run, loaded), []) if resumed else with_defaults(loaded)
         if isinstance(display, LiveDisplay):
             display.limits = loaded.training.limits
         for line in notes:
@@ -113,19 +116,12 @@ def train(
 # --- the recipe ----------------------------------------------------------------------------------------------------
 
 
-def complete_recipe(recipe: Recipe, run: Path, *, resume: bool) -> tuple[Recipe, list[str]]:
-    """The recipe with every key set, from the run that is resumed or by the training text, and notes on the text."""
-    if resume and (run / "recipe.yaml").exists():
-        return _resumable(run, recipe), []
-    return with_defaults(recipe)
-
-
 def _resumable(run: Path, recipe: Recipe) -> Recipe:
-    """The recipe of a training that is resumed: keys that it does not set are as in the run."""
+    """The recipe of a resumed training: keys that it does not set are those of the run."""
     config = read_config(run) if (run / "config.json").is_file() else {}
     if (origin := config.get("merged_from") or config.get("averaged_from")) is not None:
         raise RunError(
-            f"{run} was made from {origin} and has nothing to go on with; begin anew with model.init_from={run}"
+            f"{run} was made from {origin} and cannot be resumed; start a new training with model.init_from={run}"
         )
     saved = load_run_recipe(run)
     recipe = with_unset_from(recipe, saved)
@@ -137,7 +133,7 @@ def _resumable(run: Path, recipe: Recipe) -> Recipe:
 
 
 def _with_precision(recipe: Recipe, run: Path, device: torch.device) -> Recipe:
-    """`training.precision: auto` as what it means here; a resumed run keeps the precision it started with."""
+    """Resolve `training.precision: auto`; a resumed run keeps the precision it started with."""
     if recipe.training.precision != "auto":
         return recipe
     saved = load_run_recipe(run).training.precision if (run / "recipe.yaml").is_file() else "auto"
@@ -157,7 +153,7 @@ def _prepared(
     progress: ExampleCounter | None,
     started: CpuTimes | None,
 ) -> Iterator[PreparedData]:
-    """The text and vocabulary of a training, with threads and kernels set as the recipe says."""
+    """Prepare text and vocabulary, with threads and deterministic kernels as in the recipe."""
     if recipe.training.threads is not None:
         torch.set_num_threads(recipe.training.threads)
     cpu = choose_device(recipe.training.device).type == "cpu"
@@ -178,7 +174,7 @@ def _prepared(
 
 
 def _with_threads(prepared: PreparedData, started: CpuTimes | None, display: Display) -> PreparedData:
-    """Leave cores to other programs, and record it in the recipe, so that a resumed training does the same."""
+    """Use fewer threads on a busy machine, and record them in the recipe for a resumed training."""
     training = prepared.recipe.training
     if training.threads is not None or training.deterministic:
         return prepared
@@ -200,7 +196,7 @@ def _size(prepared: PreparedData) -> dict[str, int]:
 
 
 def _check_text(run: Path, prepared: PreparedData) -> None:
-    """Refuse to resume with another text; folders of older versions do not record its size and take any."""
+    """Refuse to resume with another text; older run folders do not record its size."""
     then, now = read_config(run).get("training_text"), _size(prepared)
     if then not in (None, now):
         sizes = (
@@ -208,7 +204,7 @@ def _check_text(run: Path, prepared: PreparedData) -> None:
         )
         raise RunError(
             f"{run} was trained on another text, so it cannot be resumed with this one: {' then, '.join(sizes)} now; "
-            f"check data.folder ({prepared.recipe.data.folder}), or begin anew with model.init_from={run}"
+            f"check data.folder ({prepared.recipe.data.folder}), or start a new training with model.init_from={run}"
         )
 
 
@@ -232,10 +228,7 @@ def plan_for(prepared: PreparedData, device: torch.device) -> BatchPlan:
 def _train(prepared: PreparedData, run: Path, resume: bool, display: Display, device: torch.device) -> None:
     """Build the model, start or continue the run folder, train, write the results."""
     recipe = prepared.recipe
-    model = build_model(recipe, prepared.vocabulary)
-    fit_to_lengths(model, prepared)  # loaded weights bring their own
-    notes, start = initialize(model, recipe, prepared.vocabulary, run if resume else None)
-    lr_factors = adapt(model, recipe, start)
+    model, lr_factors, start, notes = initialized_model(prepared, run if resume else None)
     if isinstance(model, CountedModel):
         _start_folder(run, recipe, prepared, model, start)
         _count(prepared, run, model, display, notes)
@@ -276,16 +269,21 @@ def _train(prepared: PreparedData, run: Path, resume: bool, display: Display, de
             _write_dictionary(run, recipe, prepared.vocabulary, model, display)
 
 
-def fit_to_lengths(model: nn.Module, prepared: PreparedData) -> None:
-    """Give the lengths of the training text to the parts of a model that are built by them."""
+def initialized_model(
+    prepared: PreparedData, resumed: Path | None = None
+) -> tuple[nn.Module, dict[str, float], Start | None, list[str]]:
+    """The model with its initial weights, its learning rate factors, the run the weights come from, and notes."""
+    recipe, model = prepared.recipe, build_model(prepared.recipe, prepared.vocabulary)
     for part in model.modules():
         if isinstance(part, FitsLengths):
             store = prepared.train(0)
             part.fit_lengths(store.source_lengths, store.target_lengths)
+    notes, start = initialize(model, recipe, prepared.vocabulary, resumed)
+    return model, adapt(model, recipe, start), start, notes
 
 
 def objective_for(prepared: PreparedData, device: torch.device) -> Objective:
-    """What the recipe minimizes: the loss of its task, or that in a wrapper."""
+    """The objective of a recipe: the loss of its task or of a plug-in, in a wrapper if it asks for one."""
     recipe, loss = prepared.recipe, prepared.recipe.training.loss
     task_loss = task_class(recipe).loss
     if loss.kind != "cross-entropy":
@@ -296,7 +294,7 @@ def objective_for(prepared: PreparedData, device: torch.device) -> Objective:
 
 
 def _start_folder(run: Path, recipe: Recipe, prepared: PreparedData, model: nn.Module, start: Start | None) -> None:
-    """Everything of a run folder but the results; config.json last, as the sign that the rest is there."""
+    """Write a run folder without results; config.json comes last and marks it as complete."""
     with rewriting(run):
         save_recipe(recipe, run / "recipe.yaml")
         prepared.vocabulary.save(run)
@@ -319,7 +317,7 @@ def _start_folder(run: Path, recipe: Recipe, prepared: PreparedData, model: nn.M
 
 
 def _write_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: Any, display: Display) -> None:
-    """dictionary.tsv, by the finished weights, from the beginning of the training text: more adds little."""
+    """Write dictionary.tsv, learned with the finished weights from the beginning of the training text."""
     load_parameters(model, load_weights(run / "model.safetensors"))
     dictionary = learn_dictionary(
         model.eval(),
@@ -330,7 +328,7 @@ def _write_dictionary(run: Path, recipe: Recipe, vocabulary: Vocabulary, model: 
         device=choose_device(recipe.training.device),
     )
     write_dictionary(run, dictionary)
-    display.note(f"{plural(len(dictionary), 'translation')} of source words, to put in the place of unknown words")
+    display.note(f"{plural(len(dictionary), 'translation')} of source words, to replace unknown words")
 
 
 # --- n-gram models -------------------------------------------------------------------------------------------------

@@ -94,7 +94,9 @@ class Trainer:
         with stop_signals() as stop, ExitStack() as stack:
             self.start(stack, resume=resume)
             while not self.finished():
-                batches = self.next_batches()
+                if self.batches is None:
+                    self.batches = self.open_epoch()
+                batches = next(self.batches)  # several with accumulation, fewer at the end of an epoch
                 self.prepare_step()
                 loss = self.runner(batches)  # forward and backward
                 self.update(batches, loss)
@@ -104,7 +106,7 @@ class Trainer:
                     self.save(scheduled=True)
                     if self.progress.best_step == self.progress.step:
                         self.write_model()  # so that the run can be used while it is being trained
-                elif self.save_due():
+                elif self.training.save_every is not None and self.progress.step % self.training.save_every == 0:
                     self.save(scheduled=True)
                 if self.world.any(stop.is_set()):
                     self.stop()
@@ -112,7 +114,7 @@ class Trainer:
         return self.progress
 
     def start(self, stack: ExitStack, *, resume: bool) -> None:
-        """Restore the newest checkpoint, open the loggers; validate weights that come from another run."""
+        """Restore the newest checkpoint and open the loggers; validate weights that come from another run."""
         self.checkpoints.sweep()
         newest = self.checkpoints.newest() if resume else None
         if newest is not None:
@@ -123,10 +125,10 @@ class Trainer:
         elif resume:
             if (self.run / "model.safetensors").exists():
                 raise RunError(
-                    f"{self.run} has a model and no whole checkpoint to resume from; begin anew in another folder "
-                    f"(--out), with model.init_from={self.run} from this model"
+                    f"{self.run} has a model and no whole checkpoint to resume from; start a new training in another "
+                    f"folder (--out), with model.init_from={self.run} from this model"
                 )
-            self.display.note(f"nothing to resume in {self.run}: beginning at step 0")
+            self.display.note(f"nothing to resume in {self.run}: starting at step 0")
         step = self.resumed_at = self.progress.step
         self.metrics = StepMetrics(self.progress.unlogged)
         if self.world.is_main:
@@ -173,14 +175,14 @@ class Trainer:
         return self.seconds_before + time.monotonic() - self.started
 
     def share_of_steps(self, step: int) -> float:
-        """How much of the training this step is, by the limits that count steps or epochs."""
+        """The share of the training that is over at a step, by the limits that count steps or epochs."""
         limits = self.training.limits
         by_steps = 0.0 if limits.steps is None else step / limits.steps
         by_epochs = 0.0 if limits.epochs is None else step / (limits.epochs * self.epoch_steps)
         return min(1.0, max(by_steps, by_epochs))
 
     def share_done(self, step: int) -> float:
-        """The same by whichever limit comes first, time included; for the schedules."""
+        """The same by the first limit, time included; for the schedules."""
         minutes = self.training.limits.minutes
         by_time = 0.0 if minutes is None else self.world.broadcast(self.seconds() / (60 * minutes))
         return min(1.0, max(self.share_of_steps(step), by_time))
@@ -189,19 +191,10 @@ class Trainer:
         every = self.training.validate_every
         return self.progress.batch == 0 if every is None else self.progress.step % every == 0
 
-    def save_due(self) -> bool:
-        every = self.training.save_every
-        return every is not None and self.progress.step % every == 0
-
     # --- batches ---------------------------------------------------------------------------------------------------
 
-    def next_batches(self) -> list[TrainingBatch]:
-        """The batches of the next step: several with accumulation; fewer at the end of an epoch."""
-        if self.batches is None:
-            self.batches = self.open_epoch()
-        return next(self.batches)
-
     def open_epoch(self) -> Iterator[list[TrainingBatch]]:
+        """The batches of each step of this epoch, made by a thread."""
         epoch, size = self.progress.epoch, self.training.batches.accumulate
         batches = self.plan.epoch(epoch)
         if not len(batches):
@@ -305,7 +298,6 @@ class Trainer:
     # --- records ---------------------------------------------------------------------------------------------------
 
     def note(self, text: str) -> None:
-        """A line for a person to read."""
         for logger in (*self.loggers, self.display):
             logger.note(text)
 
@@ -346,7 +338,7 @@ class Trainer:
         return record
 
     def validate(self) -> None:
-        """Score the weights that would be the result, and remember whether they are the best so far."""
+        """Validate the weights that would be the result; the best so far are remembered."""
         self.check_finite()
         self.model.eval()
         if self.average is None:
