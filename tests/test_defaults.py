@@ -80,7 +80,7 @@ def test_a_run_saves_every_key_that_its_recipe_left_out(task: str, tmp_path: Pat
     assert any("training.batches.tokens=" in note for note in display.notes)
 
 
-def test_every_shipped_recipe_keeps_what_it_says() -> None:
+def test_shipped_recipes_keep_the_keys_they_set() -> None:
     for name in shipped_recipes():
         recipe = load_recipe(name)
         if "model" not in recipe.model_fields_set:
@@ -100,7 +100,7 @@ def test_an_override_changes_one_key_of_the_default_model(tmp_path: Path) -> Non
     assert (loaded.model.encoder.kind, loaded.model.encoder.layers) == ("recurrent", 3)
 
 
-def test_a_model_that_is_named_is_not_completed(tmp_path: Path) -> None:
+def test_a_named_model_is_not_completed(tmp_path: Path) -> None:
     body = {"kind": "recurrent", "attention": {"kind": "none"}}
     loaded, _ = open_recipe(write(tmp_path, "seq2seq", model={"decoder": body}))
     assert loaded.model.encoder is None
@@ -126,7 +126,7 @@ def test_an_alphabet_of_thousands_fits_into_the_vocabulary() -> None:
     assert filled(chinese).tokenizer.size >= 8_000
 
 
-def test_what_is_set_stays() -> None:
+def test_set_keys_keep_their_values() -> None:
     given = {"lr": 0.5, "batches": {"tokens": 777}, "limits": {"epochs": 3}, "label_smoothing": 0.25}
     found = filled(pairs(500), training=given, tokenizer={"kind": "bpe", "size": 99}, model={"width": 64})
     assert (found.training.lr, found.training.batches.tokens, found.training.label_smoothing) == (0.5, 777, 0.25)
@@ -150,7 +150,7 @@ def test_a_tokenizer_of_whole_words_keeps_its_size() -> None:
     assert filled(pairs(500), tokenizer={"kind": "word"}).tokenizer.size == 10_000
 
 
-def test_steps_alone_bring_no_limit_of_epochs_and_null_takes_it_away() -> None:
+def test_a_step_limit_replaces_the_epoch_limit() -> None:
     assert filled(pairs(500), training={"limits": {"steps": 7}}).training.limits.epochs is None
     assert filled(pairs(500), training={"limits": {"minutes": 7}}).training.limits.epochs == 100
     assert filled(pairs(500), training={"limits": {"minutes": 7, "epochs": None}}).training.limits.epochs is None
@@ -165,7 +165,7 @@ def test_short_lines_of_few_words_are_read_by_character() -> None:
     assert filled(pairs(5_000, copied=0.9)).tokenizer.kind == "character"  # names and numbers to copy
 
 
-def test_a_default_model_copies_where_most_rare_words_stand_in_their_sources() -> None:
+def test_the_default_model_copies_if_rare_words_are_in_their_sources() -> None:
     copied = pairs(5_000, words=40, copied=0.9)
     assert filled(copied).model.copying
     assert filled(copied).tokenizer.kind == "bpe"  # long sentences are not spelled
@@ -175,7 +175,7 @@ def test_a_default_model_copies_where_most_rare_words_stand_in_their_sources() -
     assert not filled(copied, training={"rdrop": 1.0}).model.copying
 
 
-def test_copied_words_are_rare_ones_that_stand_in_their_source() -> None:
+def test_copied_words_are_rare_words_of_the_source() -> None:
     commands = [Example(f"show {name} to me", f"SELECT '{name}' ;") for name in ("Petra", "Bob", "7474", "Jan")]
     assert copied_share(commands) == 1.0
     assert copied_share([Example("ein Hund", "a dog"), Example("zwei Hunde", "two dogs")]) == 0.0
@@ -202,7 +202,7 @@ def test_a_recipe_of_task_and_data_resumes_its_run_byte_for_byte(tmp_path: Path)
     assert (parts / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
 
 
-def test_a_key_that_is_set_otherwise_still_refuses_to_resume(tmp_path: Path) -> None:
+def test_a_key_with_another_value_refuses_to_resume(tmp_path: Path) -> None:
     recipe = write(tmp_path, "classification")
     run = Path(sightline.train(recipe, [*TINY, "training.limits.steps=1"], out=tmp_path / "run", display=Silent()))
     with pytest.raises(RunError, match=r"training\.lr: .* then, 0\.25 now"):

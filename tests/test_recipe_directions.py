@@ -50,12 +50,12 @@ ALIKE = {
 
 
 @pytest.mark.parametrize("name", TURNED)
-def test_each_writes_what_the_other_reads(name: str) -> None:
+def test_opposite_directions_are_recognized(name: str) -> None:
     one, two = map(direction, TURNED[name])
     assert one.is_turned(two) and two.is_turned(one)
 
 
 @pytest.mark.parametrize("name", ALIKE)
-def test_what_has_one_way_in_common_or_nothing_at_all_is_not_turned(name: str) -> None:
+def test_directions_with_a_common_or_no_side_are_not_opposite(name: str) -> None:
     one, two = map(direction, ALIKE[name])
     assert not one.is_turned(two) and not two.is_turned(one)

@@ -87,7 +87,7 @@ def test_line_breaks_that_are_no_newline_are_read_back(text: str) -> None:
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab1.~é", min_size=1), inner, max_size=3),
     max_leaves=6,
 ))  # fmt: skip
-def test_what_is_written_is_read_back_equal(value: object) -> None:
+def test_written_yaml_is_read_back_equal(value: object) -> None:
     document = read_yaml(write_yaml({"value": value}), "x")
     assert not document.problems
     assert document.value == {"value": value}
@@ -175,7 +175,7 @@ def test_a_new_kind_drops_only_the_keys_that_belonged_to_the_old_one(small: Path
         ("decoding.nbest=9", "decoding: nbest (9) is more than beam (5); raise beam, or lower nbest"),
     ],
 )  # fmt: skip
-def test_a_wrong_override_says_what_is_wrong_and_what_would_be_right(small: Path, override: str, told: str) -> None:
+def test_a_wrong_override_is_explained_with_a_remedy(small: Path, override: str, told: str) -> None:
     assert message(small, override) == f"override {override!r}: {told}"
 
 
@@ -195,11 +195,11 @@ def test_a_wrong_override_says_what_is_wrong_and_what_would_be_right(small: Path
         ("heads: 4", "heads: &a [*a]", "small.yaml:10: model.encoder.heads.0: an alias that contains itself"),
     ],
 )  # fmt: skip
-def test_a_wrong_line_is_named_with_its_file_and_number(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_errors_name_file_and_line(tmp_path: Path, old: str, new: str, told: str) -> None:
     assert told in message(write(tmp_path, SMALL.replace(old, new, 1)))
 
 
-def test_all_problems_are_told_at_once_in_the_order_of_the_lines(tmp_path: Path) -> None:
+def test_all_problems_are_listed_by_line(tmp_path: Path) -> None:
     path = write(tmp_path, SMALL.replace("lr: 1e-3", "lr: x").replace("split: train", "splt: train"))
     assert message(path, "seed=x").split("\n") == [
         "4 problems:",
@@ -236,7 +236,7 @@ def test_the_schema_describes_sections_and_forbids_unknown_keys() -> None:
     assert schema["$defs"]["Batches"]["properties"]["accumulate"]["description"] == "batches per optimizer step"
 
 
-def test_the_schema_says_that_a_mean_of_checkpoints_is_neither_the_best_nor_the_last() -> None:
+def test_the_schema_explains_averaging_over_result() -> None:
     sections = recipe_schema()["$defs"]
     result = sections["Training"]["properties"]["result"]["description"]
     assert "with averaging.kind: checkpoints, it is the mean instead" in result

@@ -114,7 +114,7 @@ def test_a_number_no_recipe_has_is_refused_by_its_key(tmp_path: Path, key: str, 
     assert said in str(refused.value), str(refused.value)
 
 
-def test_what_is_within_bounds_stays_as_it_is(tmp_path: Path) -> None:
+def test_values_within_bounds_are_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(DATA + MODEL)
     overrides = ["training.limits.steps=1e5", "training.lr=1", "data.swap=yes", "data.folder='5'", "decoding.beam=5.0"]

@@ -67,7 +67,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_the_sources_cannot_give_is_refused_before_anything_is_read(name: str, tmp_path: Path) -> None:
+def test_sources_without_the_needed_sides_are_refused(name: str, tmp_path: Path) -> None:
     recipe, match = WRONG[name]
     with pytest.raises(RecipeError, match=match):
         open_recipe(write(tmp_path, recipe))

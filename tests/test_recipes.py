@@ -109,7 +109,7 @@ def test_every_recipe_survives_being_saved(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_every_recipe_says_in_one_line_what_it_is(name: str) -> None:
+def test_every_recipe_has_a_one_line_description(name: str) -> None:
     first = shipped_recipes()[name].read_text(encoding="utf-8").splitlines()[0]
     assert first.startswith("# ")
     assert len(first) <= 120

@@ -54,7 +54,7 @@ def test_a_resumed_training_is_the_uninterrupted_one_even_when_the_start_is_gone
     assert (run / "start.json").read_bytes() == (whole / "start.json").read_bytes()
 
 
-def test_frozen_layers_stay_as_the_run_had_them(started: dict[str, Path], train: Trainer) -> None:
+def test_frozen_layers_keep_the_weights_of_the_run(started: dict[str, Path], train: Trainer) -> None:
     run = train(a_recipe("tagging", start=started["seq2seq"], freeze=["embeddings", "encoder.0"], result="last"))
     own, theirs = weights(run), weights(started["seq2seq"])
     for name, weight in own.items():
@@ -67,7 +67,7 @@ def test_frozen_layers_stay_as_the_run_had_them(started: dict[str, Path], train:
     assert not any(name.startswith(("encoder.layers.0.", "source_embedding.")) for name in state)
 
 
-def test_freezing_what_is_not_there_is_refused(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
+def test_freezing_an_unknown_part_is_refused(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"training\.freeze: nothing in this model is called 'encoder\.7'"):
         train(a_recipe("tagging", start=started["seq2seq"], freeze=["encoder.7"]))
     with pytest.raises(ValueError, match=r"training\.freeze leaves nothing to learn"):
@@ -75,7 +75,7 @@ def test_freezing_what_is_not_there_is_refused(started: dict[str, Path], train: 
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def test_adapters_and_what_is_new_are_trained_alone(started: dict[str, Path], train: Trainer) -> None:
+def test_only_adapters_and_new_parameters_are_trained(started: dict[str, Path], train: Trainer) -> None:
     run = train(a_recipe("tagging", start=started["seq2seq"], model=ADAPTED, result="last"))
     own, theirs = weights(run), weights(started["seq2seq"])
     fresh = [name for name in own if ".adapters." in name and name.endswith(".up")]
@@ -91,7 +91,9 @@ def test_adapters_and_what_is_new_are_trained_alone(started: dict[str, Path], tr
     assert {name for name in changed if name.startswith("encoder.")} == {"encoder.norm.weight", "encoder.norm.bias"}
 
 
-def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
+def test_a_merged_run_has_no_adapters_and_the_same_outputs(
+    started: dict[str, Path], train: Trainer, tmp_path: Path
+) -> None:
     recipe = {
         **a_recipe("seq2seq", 12, start=started["seq2seq"], model=ADAPTED, result="last"),
         "evaluation": {"metrics": ["perplexity"]},
@@ -123,7 +125,7 @@ def test_a_merged_run_is_plain_and_answers_the_same(started: dict[str, Path], tr
         sightline.train(merged, resume=True, display=Silent())
 
 
-def test_a_dry_run_tells_what_is_trained_and_what_is_taken(
+def test_a_dry_run_prints_trained_and_initialized_parameters(
     started: dict[str, Path], train: Trainer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, _ = open_recipe(train.write(a_recipe("tagging", start=started["seq2seq"], model=ADAPTED)))

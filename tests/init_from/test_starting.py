@@ -18,7 +18,7 @@ from sightline.training.resolve import open_recipe
 from watched_runs import records
 
 
-def test_the_same_task_goes_on_with_all_weights_and_the_tokenizer(started: dict[str, Path], train: Trainer) -> None:
+def test_the_same_task_takes_all_weights_and_the_tokenizer(started: dict[str, Path], train: Trainer) -> None:
     run = train(a_recipe("seq2seq", start=started["seq2seq"], **STAY))
     assert any(note.startswith(f"starting from {started['seq2seq']}: ") for note in train.display.notes)
     assert not any(note.startswith(("new weights", "weights left")) for note in train.display.notes)
@@ -40,7 +40,7 @@ def test_the_same_task_goes_on_with_all_weights_and_the_tokenizer(started: dict[
         ("tagging", "tagging", ("encoder.", "source_embedding.", "output."), ()),
     ],
 )
-def test_another_task_takes_what_fits_and_says_so(
+def test_another_task_takes_the_weights_that_fit(
     task: str, source: str, taken: tuple[str, ...], new: tuple[str, ...], started: dict[str, Path], train: Trainer
 ) -> None:
     run = train(a_recipe(task, start=started[source], **STAY))
@@ -81,7 +81,7 @@ def test_named_parts_alone_are_taken(started: dict[str, Path], train: Trainer) -
         (None, ["model.init_from.run=nowhere"], r"nowhere is not a folder"),
     ],
 )
-def test_what_cannot_be_had_is_refused_before_anything_is_written(
+def test_impossible_init_from_settings_are_refused_before_writing(
     parts: Any, changes: list[str], message: str, started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
     recipe = a_recipe("tagging", start={"run": str(started["seq2seq"]), "parts": parts})
@@ -90,7 +90,7 @@ def test_what_cannot_be_had_is_refused_before_anything_is_written(
     assert not (tmp_path / "run" / "recipe.yaml").exists()
 
 
-def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, Path], train: Trainer) -> None:
+def test_noise_with_marks_missing_from_the_vocabulary_is_refused(started: dict[str, Path], train: Trainer) -> None:
     recipe = a_recipe("language-model", start=started["seq2seq"])
     recipe |= {"task": "masked-lm", "model": {**recipe["model"], "encoder": BODY}}
     del recipe["model"]["decoder"]
@@ -101,7 +101,7 @@ def test_noise_whose_marks_the_vocabulary_has_not_is_refused(started: dict[str, 
         train(recipe)
 
 
-def test_what_shapes_do_not_show_is_told(started: dict[str, Path], train: Trainer) -> None:
+def test_differences_beyond_shapes_are_noted(started: dict[str, Path], train: Trainer) -> None:
     recipe = a_recipe("tagging", start=started["seq2seq"], **STAY)
     train(recipe, "model.encoder.dropout=0.3", out="free")
     assert not any("not the same model" in note for note in train.display.notes)
@@ -109,7 +109,7 @@ def test_what_shapes_do_not_show_is_told(started: dict[str, Path], train: Traine
     assert any("model.encoder.heads: 2 there, 4 here" in note for note in train.display.notes)
 
 
-def test_a_vocabulary_is_extended_if_asked(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
+def test_extend_vocabulary_adds_tokens(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     (tmp_path / "seq2seq.train").write_text("the horse\thorse the\n" * 30)
     recipe = a_recipe("seq2seq", start={"run": str(started["seq2seq"]), "extend_vocabulary": True}, **STAY)
     recipe["data"]["folder"] = str(tmp_path)
@@ -127,7 +127,7 @@ def test_a_vocabulary_is_extended_if_asked(started: dict[str, Path], train: Trai
 
 
 @pytest.mark.parametrize("parts", [None, ["encoder"]])
-def test_word_vectors_that_embeddings_of_the_run_stand_in_for_are_told_so(
+def test_word_vectors_give_way_to_embeddings_of_the_run(
     parts: list[str] | None, started: dict[str, Path], train: Trainer, tmp_path: Path
 ) -> None:
     (tmp_path / "vectors.txt").write_text("1 16\ndog " + " ".join(["0.5"] * 16) + "\n")
@@ -156,7 +156,7 @@ def test_labels_of_the_same_task_keep_their_numbers(started: dict[str, Path], tr
     assert json.loads((run / "start.json").read_text())["new"] == ["output.weight", "output.bias"]
 
 
-def test_a_recipe_of_before_is_read_as_one_of_today(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
+def test_an_old_recipe_is_read_under_new_names(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     recipe, run = a_recipe("seq2seq"), str(started["seq2seq"])
     recipe["training"]["start_from"] = run
     assert load_recipe(train.write(recipe)).model.init_from.run == run  # type: ignore[union-attr]
@@ -172,9 +172,7 @@ def test_a_recipe_of_before_is_read_as_one_of_today(started: dict[str, Path], tr
         load_recipe(train.write(recipe))
 
 
-def test_under_its_old_name_the_key_takes_no_part_of_the_model_section(
-    started: dict[str, Path], train: Trainer
-) -> None:
+def test_start_from_inherits_no_model_section(started: dict[str, Path], train: Trainer) -> None:
     recipe = a_recipe("tagging")
     recipe["model"] = {"encoder": {**BODY, "layers": 1}, "start_from": str(started["tagging"])}
     del recipe["model"]["encoder"]["feedforward"]
@@ -245,9 +243,7 @@ def test_errors_in_what_is_inherited_are_located(started: dict[str, Path], train
         load_recipe(path)
 
 
-def test_a_finished_run_needs_the_run_it_began_with_no_more(
-    started: dict[str, Path], train: Trainer, tmp_path: Path
-) -> None:
+def test_a_finished_run_does_not_need_its_initial_run(started: dict[str, Path], train: Trainer, tmp_path: Path) -> None:
     shutil.copytree(started["tagging"], tmp_path / "first")
     run = train(short("tagging", tmp_path / "first"))
     before = load_recipe(run / "recipe.yaml")

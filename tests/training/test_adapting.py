@@ -48,7 +48,9 @@ def names(model: Seq2Seq) -> list[str]:
         ("encoder.11", "", 0),
     ],
 )
-def test_a_word_means_a_part_a_layer_or_a_name(pattern: str, first: str, count: int, model: Seq2Seq) -> None:
+def test_freeze_patterns_name_embeddings_layers_or_parameters(
+    pattern: str, first: str, count: int, model: Seq2Seq
+) -> None:
     found = matching(model, pattern)
     assert len(found) == count
     assert not found or found[0] == first
@@ -77,12 +79,12 @@ def test_a_frozen_layer_is_frozen_with_its_adapters(model: Seq2Seq) -> None:
     assert not any(name.startswith("encoder.layers.0.") for name in learning)
 
 
-def test_a_word_that_means_nothing_is_an_error_that_lists_what_there_is(model: Seq2Seq) -> None:
+def test_an_unknown_freeze_pattern_is_an_error_that_lists_the_parts(model: Seq2Seq) -> None:
     with pytest.raises(ValueError, match=r"called 'encoder\.3'; it has embeddings, .*encoder\.0, .*decoder\.norm"):
         freeze(model, ["encoder.3"])
 
 
-def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
+def test_learning_rates_decay_from_the_top_layer(model: Seq2Seq) -> None:
     new = ["decoder.layers.0.cross_attention.qkv.weight"]
     rates = layer_lr_factors(model, 0.5, new)
     assert rates.keys() == set(names(model))
@@ -97,14 +99,16 @@ def test_rates_fall_from_the_top_layer_down(model: Seq2Seq) -> None:
     assert rates["encoder.norm.weight"] == rates["output.bias"] == 1.0
 
 
-def test_recurrent_layers_have_rates_too(build_model: Callable[..., Seq2Seq]) -> None:
+def test_learning_rates_decay_over_recurrent_layers(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(GRU, GRU)
     rates = layer_lr_factors(model, 0.5)
     assert {rates[name] for name in matching(model, "encoder.0")} == {0.5}
     assert {rates[name] for name in matching(model, "decoder.1")} == {1.0}
 
 
-def test_what_belongs_to_a_layer_elsewhere_is_frozen_and_slowed_with_it(build_model: Callable[..., Seq2Seq]) -> None:
+def test_parameters_of_a_layer_in_other_modules_are_frozen_and_decayed_with_it(
+    build_model: Callable[..., Seq2Seq],
+) -> None:
     convolutions = {"kind": "convolutional", "layers": 2}
     linked = {"kind": "recurrent", "layers": 2, "skip_connections": "fast-forward", "experts": {"count": 2}}
     window = {"kind": "window", "layers": 2}
@@ -148,7 +152,7 @@ class House(nn.Module):
         self.roof = nn.Linear(2, 2, bias=False)
 
 
-def test_a_new_body_is_frozen_and_slowed_by_what_it_says_of_its_layers() -> None:
+def test_a_plugin_body_declares_its_layers_for_freezing_and_decay() -> None:
     model = nn.ModuleDict({"embedding": nn.Embedding(3, 2), "decoder": House()})
     assert layer_lr_factors(model, 0.5) == {
         "embedding.weight": 0.125,
@@ -165,7 +169,7 @@ def test_a_new_body_is_frozen_and_slowed_by_what_it_says_of_its_layers() -> None
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
-def test_every_body_says_what_its_layers_are(kind: str, build_model: Callable[..., Seq2Seq]) -> None:
+def test_every_body_declares_its_layers(kind: str, build_model: Callable[..., Seq2Seq]) -> None:
     body = {"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})
     model = build_model(body, body)
     for side in ("encoder", "decoder"):
@@ -173,7 +177,7 @@ def test_every_body_says_what_its_layers_are(kind: str, build_model: Callable[..
         assert matching(model, f"{side}.0") and matching(model, f"{side}.1")
 
 
-def test_the_optimizer_moves_each_parameter_by_its_rate(model: Seq2Seq) -> None:
+def test_the_optimizer_uses_the_learning_rate_of_each_parameter(model: Seq2Seq) -> None:
     rates = layer_lr_factors(model, 0.5)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     optimizer = build_optimizer(model, Training(lr=0.1, eps=1e-12), rates)

@@ -131,7 +131,7 @@ DAMAGE = [truncate, flip_a_bit, Path.unlink, lambda path: path.write_bytes(b"")]
 
 @pytest.mark.parametrize("name", [*FILES, "SHA256SUMS"])
 @pytest.mark.parametrize("damage", DAMAGE, ids=["truncated", "bit-flipped", "missing", "empty"])
-def test_a_damaged_checkpoint_is_found_out_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_skipped(
     tmp_path: Path, sitting: Callable[..., Sitting], name: str, damage: Callable[[Path], None]
 ) -> None:
     checkpoints = saved(tmp_path, sitting(averaged=False), 10, 20)
@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_found_out_and_the_one_before_is_used(
         assert checkpoints.newest() == 10
 
 
-def test_when_all_are_damaged_there_is_none(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+def test_all_checkpoints_damaged(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 10, 20)
     for step in (10, 20):
         flip_a_bit(checkpoints.path(step) / "model.safetensors")
@@ -152,9 +152,7 @@ def test_when_all_are_damaged_there_is_none(tmp_path: Path, sitting: Callable[..
     assert told == ["using the one before it", "and there is none before it"]
 
 
-def test_a_damaged_checkpoint_is_written_anew_when_training_comes_by_again(
-    tmp_path: Path, sitting: Callable[..., Sitting]
-) -> None:
+def test_a_damaged_checkpoint_is_replaced(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     run = sitting()
     checkpoints = saved(tmp_path, run, 10)
     flip_a_bit(checkpoints.path(10) / "model.safetensors")
@@ -163,20 +161,18 @@ def test_a_damaged_checkpoint_is_written_anew_when_training_comes_by_again(
     assert checkpoints.newest() == 10
 
 
-def test_without_checkpoints_there_is_no_newest(tmp_path: Path) -> None:
+def test_no_checkpoint_is_newest_in_an_empty_run(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path, 3).newest() is None
 
 
-def test_the_newest_and_the_best_and_those_to_be_averaged_are_kept(
-    tmp_path: Path, sitting: Callable[..., Sitting]
-) -> None:
+def test_newest_best_and_averaged_checkpoints_are_kept(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     run, checkpoints = sitting(averaged=False), Checkpoints(tmp_path, 2)
     for step in range(1, 7):
         run.save(checkpoints, Progress(step=step, best_step=2, recent=(4,) if step >= 4 else ()))
     assert checkpoints.steps() == [2, 4, 5, 6]
 
 
-def test_unfinished_checkpoints_are_not_taken_for_checkpoints(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+def test_unfinished_checkpoints_are_ignored(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 10)
     (checkpoints.folder / ".step-00000020.123-abcd.tmp").mkdir()
     (checkpoints.folder / "step-20").mkdir()
@@ -197,7 +193,7 @@ def fail_on(name: str) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
-def test_a_failure_while_writing_leaves_the_old_ones_and_nothing_else(
+def test_a_failed_save_keeps_earlier_checkpoints(
     tmp_path: Path, sitting: Callable[..., Sitting], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = sitting()
@@ -213,7 +209,7 @@ def test_a_failure_while_writing_leaves_the_old_ones_and_nothing_else(
     assert_equal(before, other.everything())
 
 
-def test_a_checkpoint_that_stands_already_is_not_written_again(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+def test_an_identical_checkpoint_is_not_written_again(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     run = sitting()
     checkpoints = saved(tmp_path, run, 5)
     before = (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns
@@ -222,9 +218,7 @@ def test_a_checkpoint_that_stands_already_is_not_written_again(tmp_path: Path, s
     assert (checkpoints.path(5) / "model.safetensors").stat().st_mtime_ns == before
 
 
-def test_a_checkpoint_that_stands_already_and_says_less_is_replaced(
-    tmp_path: Path, sitting: Callable[..., Sitting]
-) -> None:
+def test_a_checkpoint_with_older_progress_is_replaced(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     run = sitting()
     checkpoints = saved(tmp_path, run, 5)
     run.save(checkpoints, Progress(step=5, validated=5))
@@ -232,7 +226,7 @@ def test_a_checkpoint_that_stands_already_and_says_less_is_replaced(
     assert checkpoints.progress(5).validated == 5
 
 
-def test_a_checkpoint_stays_until_the_one_in_its_place_is_safely_on_the_disk(
+def test_a_checkpoint_stays_until_its_replacement_is_on_disk(
     tmp_path: Path, sitting: Callable[..., Sitting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = sitting()
@@ -249,7 +243,7 @@ def test_a_checkpoint_stays_until_the_one_in_its_place_is_safely_on_the_disk(
     assert [path.name for path in checkpoints.folder.iterdir()] == ["step-00000005"]
 
 
-def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
+def test_progress_is_readable_json(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 7)
     text = (checkpoints.path(7) / "progress.json").read_text()
     assert json.loads(text)["step"] == 7
@@ -257,17 +251,13 @@ def test_the_progress_can_be_read_by_a_person(tmp_path: Path, sitting: Callable[
 
 
 @pytest.mark.parametrize("content", [b"nonsense\n", b"\xff  model.safetensors\n"])
-def test_checksums_that_cannot_be_read_are_damage(
-    tmp_path: Path, sitting: Callable[..., Sitting], content: bytes
-) -> None:
+def test_unreadable_checksums_count_as_damage(tmp_path: Path, sitting: Callable[..., Sitting], content: bytes) -> None:
     checkpoints = saved(tmp_path, sitting(), 7)
     (checkpoints.path(7) / "SHA256SUMS").write_bytes(content)
     assert not checkpoints.whole(7)
 
 
-def test_a_checkpoint_of_a_version_that_kept_no_readings_is_read(
-    tmp_path: Path, sitting: Callable[..., Sitting]
-) -> None:
+def test_a_checkpoint_of_an_older_version_is_read(tmp_path: Path, sitting: Callable[..., Sitting]) -> None:
     checkpoints = saved(tmp_path, sitting(), 7)
     path = checkpoints.path(7) / "progress.json"
     values = json.loads(path.read_text())
@@ -276,7 +266,7 @@ def test_a_checkpoint_of_a_version_that_kept_no_readings_is_read(
     assert checkpoints.progress(7) == Progress(step=7)
 
 
-def test_what_was_left_half_written_in_the_run_folder_is_swept_away(tmp_path: Path) -> None:
+def test_temporary_files_are_removed(tmp_path: Path) -> None:
     (tmp_path / f".model.safetensors.9-abcd{TEMPORARY}").write_bytes(b"half")
     (tmp_path / "checkpoints" / f".step-00000002.9-abcd{TEMPORARY}").mkdir(parents=True)
     (tmp_path / "model.safetensors").write_bytes(b"whole")
@@ -284,7 +274,7 @@ def test_what_was_left_half_written_in_the_run_folder_is_swept_away(tmp_path: Pa
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["checkpoints", "model.safetensors"]
 
 
-def test_a_failure_of_the_format_is_told_as_one_of_the_disk(
+def test_a_safetensors_error_is_reported_as_a_failed_write(
     tmp_path: Path, sitting: Callable[..., Sitting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(tensors: Any, path: Path) -> None:
@@ -323,7 +313,7 @@ def test_weights_of_another_shape_are_refused_by_name(build_model: Callable[...,
         load_parameters(model, weights)
 
 
-def test_what_batch_norm_has_gathered_is_saved_averaged_and_restored(
+def test_batch_norm_statistics_are_saved_averaged_and_restored(
     build_model: Callable[..., Seq2Seq], tmp_path: Path
 ) -> None:
     body = {**BODY, "norm": {"kind": "batch"}}

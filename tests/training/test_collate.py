@@ -48,7 +48,7 @@ def both(*sequences: list[int]) -> list[np.ndarray]:
     return [np.array(sequence, np.uint16) for sequence in sequences]
 
 
-def test_a_translator_reads_the_source_and_is_given_the_target_a_token_late() -> None:
+def test_seq2seq_decoder_input_is_the_shifted_target() -> None:
     assert shown(seq2seq_ids(both(SOURCE, []), both(TARGET, [4]))) == (
         [[5, 6, 7, END], [END]],
         [[START, 8, 9], [START, 4]],
@@ -56,7 +56,7 @@ def test_a_translator_reads_the_source_and_is_given_the_target_a_token_late() ->
     )
 
 
-def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only() -> None:
+def test_decoder_only_input_is_source_and_target_with_labels_on_the_target() -> None:
     assert shown(decoder_only_ids(both(SOURCE, []), both(TARGET, [4]))) == (
         None,
         [[5, 6, 7, END, START, 8, 9], [END, START, 4]],
@@ -64,7 +64,7 @@ def test_a_decoder_alone_is_given_all_in_one_sequence_and_wants_the_target_only(
     )
 
 
-def test_a_decoder_alone_is_given_in_training_what_a_search_gives_it() -> None:
+def test_decoder_only_training_input_equals_that_of_a_search() -> None:
     (request,) = make_requests([SOURCE])
     (trained,) = rows(decoder_only_ids(both(SOURCE), both(TARGET)).decoder_input) or []
     read = request.encoder_input
@@ -72,7 +72,7 @@ def test_a_decoder_alone_is_given_in_training_what_a_search_gives_it() -> None:
     assert trained[len(read)] == START  # which every search begins with
 
 
-def test_a_classifier_reads_the_source_and_answers_once() -> None:
+def test_a_classifier_has_one_label_per_text() -> None:
     assert shown(classification_ids(both(SOURCE, [4]), both([8], [9]))) == (
         [[5, 6, 7, END], [4, END]],
         None,
@@ -81,11 +81,11 @@ def test_a_classifier_reads_the_source_and_answers_once() -> None:
     assert shown(class_token_ids(both(SOURCE), both([8]))) == ([[START, 5, 6, 7, END]], None, [[8]])
 
 
-def test_a_tagger_reads_pieces_and_answers_at_the_first_of_each_word() -> None:
+def test_a_tagger_has_labels_at_first_pieces_of_words() -> None:
     assert shown(tagging_ids(both(SOURCE), both([8, PAD, 9]))) == ([[5, 6, 7]], None, [[8, PAD, 9]])
 
 
-def test_a_language_model_is_given_each_window_but_its_last_token_and_wants_each_but_its_first() -> None:
+def test_language_model_labels_are_the_next_tokens() -> None:
     assert shown(language_model_ids([], both([START, 5, 6], [4, 7]))) == (None, [[START, 5], [4]], [[5, 6], [7]])
 
 
@@ -100,7 +100,7 @@ def test_a_language_model_is_given_each_window_but_its_last_token_and_wants_each
         ("language-model", {"decoder": WRITER}, language_model_ids),
     ],
 )
-def test_a_recipe_says_which(task: str, model: dict[str, Any], wanted: Any) -> None:
+def test_collate_follows_the_task(task: str, model: dict[str, Any], wanted: Any) -> None:
     data = {"train": [TEXTS], "validation": TEXTS}
     assert collate_fn(Recipe.model_validate({"task": task, "data": data, "model": model})) is wanted
 
@@ -111,7 +111,7 @@ IDS = st.lists(st.integers(4, 99), min_size=1, max_size=5)
 @given(
     pairs=st.lists(st.tuples(IDS, IDS), min_size=1, max_size=5), kind=st.sampled_from([seq2seq_ids, decoder_only_ids])
 )
-def test_padded_and_packed_want_the_same_answers_and_count_them(pairs: list[Any], kind: Any) -> None:
+def test_padded_and_packed_batches_have_the_same_labels(pairs: list[Any], kind: Any) -> None:
     sides = kind(both(*(left for left, _ in pairs)), both(*(right for _, right in pairs)))
     padded, packed = (make(sides, np.arange(len(pairs))) for make in (padded_batch, packed_batch))
     wanted = [token for _, right in pairs for token in [*right, END]]
@@ -121,7 +121,7 @@ def test_padded_and_packed_want_the_same_answers_and_count_them(pairs: list[Any]
         assert batch.decoder_input.shape == batch.labels.shape  # an answer stands where what it follows from is given
 
 
-def test_one_answer_for_each_text_needs_no_padding() -> None:
+def test_labels_of_a_classifier_are_not_padded() -> None:
     batch = padded_batch(classification_ids(both(SOURCE, [4]), both([8], [9])), np.arange(2))
     assert batch.decoder_input is None
     assert batch.labels.tolist() == [[8], [9]]

@@ -21,7 +21,7 @@ def test_a_validation_names_the_search_of_its_outputs() -> None:
     assert line == "validation at step 7: loss 1.500, BLEU 12.346, greedy search"
 
 
-def test_choices_that_found_their_expert_full_are_shown_where_there_are_some() -> None:
+def test_dropped_choices_of_experts_are_shown() -> None:
     record = {
         "step": 7,
         "epoch": 0,
@@ -35,18 +35,18 @@ def test_choices_that_found_their_expert_full_are_shown_where_there_are_some() -
     assert step_line({**record, "dropped": 0.0, "dropped_choices": 0}) == step_line(record)
 
 
-def test_what_a_language_model_adds_stands_apart_in_one_line() -> None:
+def test_continuations_of_a_language_model_are_marked() -> None:
     sample = {"source": "ROMEO:\n", "reference": "ROMEO:\nO love", "output": "ROMEO:\nthe\nold"}
     assert sample_line(sample) == "    ROMEO:⏎ ▸ the⏎old"
 
 
-def test_of_an_article_its_beginning_is_shown() -> None:
+def test_long_sources_are_truncated_in_samples() -> None:
     shown = sample_line({"source": "word " * 2_000, "reference": "b", "output": "a summary …"})
     assert shown == f"    {'word ' * 79}word…  →  a summary …"
     assert truncate("a" * 400) == "a" * 400
     assert truncate("a" * 401) == "a" * 399 + "…"
 
 
-def test_a_translation_is_shown_behind_an_arrow_even_if_it_repeats_its_source() -> None:
+def test_an_output_that_repeats_its_source_follows_an_arrow() -> None:
     assert sample_line({"source": "a", "reference": "b", "output": "a c"}) == "    a  →  a c"
     assert sample_line({"source": "a", "reference": "a", "output": "a"}) == "    a  →  a"

@@ -50,7 +50,7 @@ def by_hand(model: Seq2Seq, given: TrainingBatch) -> tuple[Loss, torch.Tensor]:
     return own, torch.stack(extra.losses).sum()
 
 
-def test_the_losses_of_layers_are_minimized_once_for_each_answer_and_not_reported() -> None:
+def test_auxiliary_losses_are_minimized_per_label_and_not_reported() -> None:
     model, given = build(), batch(0)
     torch.manual_seed(1)
     own, extra = by_hand(model, given)
@@ -61,7 +61,7 @@ def test_the_losses_of_layers_are_minimized_once_for_each_answer_and_not_reporte
     assert torch.equal(found.nll, own.nll)
 
 
-def test_validation_knows_nothing_of_them() -> None:
+def test_validation_ignores_auxiliary_losses() -> None:
     model, given = build().eval(), batch(0)
     found = batch_loss(model, given, 0.1)
     features = model(given.source, given.source_layout, given.decoder_input, given.decoder_layout)
@@ -69,7 +69,7 @@ def test_validation_knows_nothing_of_them() -> None:
     assert torch.equal(found.total, own.total) and found.counts is None
 
 
-def test_with_rdrop_they_are_the_mean_of_both_passes() -> None:
+def test_rdrop_averages_auxiliary_losses_over_both_passes() -> None:
     model, given = build(), batch(0)
     twice = TRAINING.model_copy(update={"rdrop": 0.0})
     torch.manual_seed(1)
@@ -88,7 +88,7 @@ def test_with_rdrop_they_are_the_mean_of_both_passes() -> None:
     torch.testing.assert_close(found.counts, extra.row())
 
 
-def test_the_gradient_of_several_batches_has_each_ones_losses_by_its_answers() -> None:
+def test_accumulation_weights_auxiliary_losses_by_labels() -> None:
     model, group = build(), [batch(1), batch(2, rows=9)]
     torch.manual_seed(1)
     loss = StepRunner(TrainStep(model, TRAINING, CPU))(group)
@@ -106,7 +106,7 @@ def test_the_gradient_of_several_batches_has_each_ones_losses_by_its_answers() -
     assert loss.counts[:4].sum() == 2 * real
 
 
-def test_windows_that_go_on_have_them_too() -> None:
+def test_carried_windows_have_auxiliary_losses() -> None:
     decoder = {"kind": "recurrent", "layers": 2, "attention": {"kind": "none"}, "experts": EXPERTS, "dropout": 0.0}
     model = LanguageModel(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13).train()
     given = padded_batch(language_model_ids([], [np.arange(4, 12)] * 3), np.arange(3))
@@ -118,7 +118,7 @@ def test_windows_that_go_on_have_them_too() -> None:
     assert found.counts is not None and int(found.counts[:4].sum()) == 2 * 3 * 7
 
 
-def test_counts_become_shares() -> None:
+def test_routing_counts_become_shares() -> None:
     model = build()
     record = routing_record(model, [1.0, 2.0, 0.0, 1.0, 1.0, 0.0, 6.0, 0.0, 0.0, 2.0], 5)
     assert record.pop("experts") == {"encoder.0": [0.25, 0.5, 0.0, 0.25], "decoder.0": [0, 1, 0, 0]}
@@ -151,9 +151,7 @@ def records(run: Path) -> list[dict[str, Any]]:
     return [record for record in lines if record["kind"] == "train"]
 
 
-def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same(
-    tmp_path: Path, small: list[str]
-) -> None:
+def test_routing_records_are_the_same_after_resuming(tmp_path: Path, small: list[str]) -> None:
     whole = sightline.train("dates", small, out=tmp_path / "whole").folder
     found = records(whole)
     assert [record["step"] for record in found] == [3, 6]
@@ -174,7 +172,7 @@ def test_a_run_writes_down_how_tokens_were_shared_out_and_a_resumed_one_the_same
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-def test_gates_that_nothing_would_teach_are_refused(side: str, small: list[str]) -> None:
+def test_gates_without_a_gradient_are_refused(side: str, small: list[str]) -> None:
     experts = "{count: 4, top: 1, noise: false, load: 0}"
     with pytest.raises(
         RecipeError, match=rf"model\.{side}: with experts\.top_k: 1 and experts\.load: 0 nothing teaches"

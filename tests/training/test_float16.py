@@ -61,7 +61,7 @@ def test_steps_whose_gradient_overflows_are_skipped_and_counted(job: Callable[..
     assert [record["kind"] for record in run.journal()] == ["validation"]  # there is no mean of no steps
 
 
-def test_a_step_that_was_skipped_is_no_part_of_the_means(job: Callable[..., Job]) -> None:
+def test_skipped_steps_are_left_out_of_means(job: Callable[..., Job]) -> None:
     run = job(precision="fp16", limits={"steps": 4}, log_every=4)
     overflow_at(run, 1)
     run.fit()
@@ -69,7 +69,7 @@ def test_a_step_that_was_skipped_is_no_part_of_the_means(job: Callable[..., Job]
     assert record["skipped_steps"] == 1 and record["loss_scale"] == 65536.0 / 2 and record["gradient_norm"] < 1e3
 
 
-def test_what_overflows_at_every_scale_is_an_error(job: Callable[..., Job]) -> None:
+def test_overflow_at_every_loss_scale_is_an_error(job: Callable[..., Job]) -> None:
     run = job(precision="fp16", limits={"steps": 50}, validate_every=100)
     overflow_at(run, *range(50))
     with pytest.raises(NotFinite, match=r"step 17: loss \d\.\d+, gradient norm (inf|nan)"):

@@ -73,7 +73,7 @@ def test_a_linear_layer_is_two_operations_a_weight_and_row_and_twice_that_backwa
         assert forward_and_backward(lambda: layer(x)) == (forward, 2 * forward)
 
 
-def test_what_needs_no_gradient_is_multiplied_once_backward() -> None:
+def test_frozen_inputs_save_one_product_backward() -> None:
     layer, x = Linear(11, 13), torch.randn(7, 11)
     forward = 2 * 7 * 11 * 13
     assert forward_and_backward(lambda: layer(x)) == (forward, forward)
@@ -96,9 +96,7 @@ def test_what_needs_no_gradient_is_multiplied_once_backward() -> None:
     ],
 )
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_product_is_two_operations_for_each_pair_of_numbers_that_meet(
-    compute: Callable[[], Tensor], wanted: int, inference: bool
-) -> None:
+def test_a_matrix_product_is_2mkn_operations(compute: Callable[[], Tensor], wanted: int, inference: bool) -> None:
     with torch.inference_mode(inference), count_flops() as count:
         compute()
     assert count.total == wanted
@@ -203,7 +201,7 @@ def test_the_output_layer_and_its_loss_multiply_three_times_over(smoothing: floa
 
 
 @pytest.mark.parametrize("kernel", ["flash", "efficient", "cudnn"])
-def test_every_fused_attention_counts_alike(kernel: str) -> None:
+def test_all_fused_attention_kernels_count_the_same(kernel: str) -> None:
     query, key, value = (torch.empty(2, 3, length, 8, device="meta") for length in (5, 7, 7))
     rest = () if kernel == "flash" else (None, True)
     with count_flops() as count:
@@ -231,7 +229,7 @@ def test_cudnn_multiplies_each_weight_with_each_token(packed: bool) -> None:
     assert count.total == 2 * (13 if packed else 12) * 20 * (6 + 5)
 
 
-def test_cudnn_under_autocast_gives_biases_as_columns_too_and_they_are_not_counted() -> None:
+def test_cudnn_biases_under_autocast_are_not_counted() -> None:
     sizes = (120, 100, 20, 20)  # as a flat buffer has them: W (20, 6), U (20, 5) and two biases
     weights = [torch.empty(size, 1, device="meta") for size in sizes]
     x, start = torch.empty(4, 3, 6, device="meta"), torch.empty(1, 3, 5, device="meta")
@@ -249,7 +247,7 @@ def test_cudnn_under_autocast_gives_biases_as_columns_too_and_they_are_not_count
         ("aten.mkldnn_rnn_layer_backward", {0: "input", 1: "weight1", 2: "weight2"}),
     ],
 )
-def test_backward_formulas_look_at_the_arguments_they_mean(operator: str, names: dict[int, str]) -> None:
+def test_backward_formulas_read_the_right_arguments(operator: str, names: dict[int, str]) -> None:
     import torch.nn.attention.varlen  # registers an operator
 
     space, name = operator.split(".")
@@ -335,7 +333,7 @@ def test_a_product_that_is_not_known_is_named_in_a_warning() -> None:
     assert count.unknown == {"aten::_int_mm"}
 
 
-def test_an_operator_of_somebody_elses_is_named_whatever_it_is_called() -> None:
+def test_unknown_third_party_operators_are_named_in_a_warning() -> None:
     @library.custom_op("sightline_test::innocent", mutates_args=())
     def innocent(x: Tensor) -> Tensor:
         return x @ x.mT

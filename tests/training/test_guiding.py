@@ -43,7 +43,7 @@ MODELS: dict[str, dict[str, Any]] = {
 # --- the loss ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_loss_is_minus_the_log_of_what_the_linked_pieces_are_given() -> None:
+def test_the_alignment_loss_is_the_negative_log_of_linked_weights() -> None:
     weights = torch.tensor([[[0.5, 0.25, 0.25], [0.1, 0.8, 0.1]], [[1.0, 0.0, 0.0], [0.2, 0.2, 0.6]]])
     guide = alignment_targets([np.array([[0, 0], [1, 0], [1, 1]]), np.array([[2, 1]])], shift=False)
     expected = -(0.5 * np.log(0.5) + 0.5 * np.log(0.25) + np.log(0.8) + np.log(0.6))
@@ -61,9 +61,7 @@ def test_a_batch_without_links_has_no_alignment_loss() -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
-    looking_model: Seq2Seq, packed: bool
-) -> None:
+def test_guided_head_weights_equal_the_explicit_kernel(looking_model: Seq2Seq, packed: bool) -> None:
     lengths, given = [4, 2], [3, 2]
     layouts = [(Packed if packed else Padded).of(each) for each in (lengths, given)]
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
@@ -88,9 +86,7 @@ def test_the_weights_of_the_guided_head_are_those_the_explicit_kernel_shows(
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_a_guided_step_minimizes_its_own_loss_and_that_of_the_head_by_its_weight(
-    looking_model: Seq2Seq, smoothing: float
-) -> None:
+def test_a_guided_step_adds_the_weighted_alignment_loss(looking_model: Seq2Seq, smoothing: float) -> None:
     sides = seq2seq_ids([np.array([5, 6, 7]), np.array([8])], [np.array([9, 4]), np.array([12])])
     guide = alignment_targets([np.array([[0, 0], [1, 1]]), np.array([[0, 0]])], shift=False)
     batch = replace(padded_batch(sides, np.arange(2)), alignment=guide)
@@ -164,7 +160,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-def test_a_guided_head_learns_the_links_it_is_shown(name: str, tmp_path: Path) -> None:
+def test_a_guided_head_learns_its_alignments(name: str, tmp_path: Path) -> None:
     corpus(tmp_path, 320)
     errors = {}
     for kind, more in (("plain", {}), ("guided", {"guided_alignment": {"file": "links.txt", "weight": 0.5}})):
@@ -175,7 +171,7 @@ def test_a_guided_head_learns_the_links_it_is_shown(name: str, tmp_path: Path) -
     assert "guided alignment | the last layer but one, head 0" in (tmp_path / "guided" / "README.md").read_text()
 
 
-def test_a_head_guided_with_shift_is_read_so_without_being_told(tmp_path: Path) -> None:
+def test_a_head_guided_with_shift_is_read_with_shift(tmp_path: Path) -> None:
     corpus(tmp_path, 320)
     guide = {"file": "links.txt", "weight": 0.5, "layer": 1, "head": 1, "shift": True}
     made = recipe(tmp_path, MODELS["transformer"], guided_alignment=guide, batches={"tokens": 256, "layout": "padded"})
@@ -187,7 +183,7 @@ def test_a_head_guided_with_shift_is_read_so_without_being_told(tmp_path: Path) 
     )  # as it is read, not written
 
 
-def test_a_run_writes_what_guides_the_next_one_cut_with_dropout(tmp_path: Path) -> None:
+def test_align_training_writes_alignments_for_guided_training(tmp_path: Path) -> None:
     corpus(tmp_path, 60)
     (tmp_path / "train.tsv").open("a", encoding="utf-8").write("eins " * 300 + "\tzwei\n\tdrei\n")  # to be cleaned away
     few = {"limits": {"steps": 3}}
@@ -212,7 +208,7 @@ def test_a_run_writes_what_guides_the_next_one_cut_with_dropout(tmp_path: Path) 
         ({"weight": 0}, {}, "weight"),
     ],
 )
-def test_what_cannot_be_guided_is_refused(
+def test_settings_without_a_guidable_head_are_refused(
     tmp_path: Path, guide: dict[str, Any], more: dict[str, Any], message: str
 ) -> None:
     guided = {"guided_alignment": {"file": "links.txt", **guide}}
@@ -220,7 +216,7 @@ def test_what_cannot_be_guided_is_refused(
         check_trainable(recipe(tmp_path, MODELS["transformer"], **guided, **more))
 
 
-def test_a_decoder_whose_attention_has_no_shares_cannot_be_guided(tmp_path: Path) -> None:
+def test_attention_without_softmax_cannot_be_guided(tmp_path: Path) -> None:
     for kind in ("none", "linear"):
         model = {"encoder": READER, "decoder": {**READER, "attention": {"kind": kind}}}
         with pytest.raises(ValueError, match=r"guided_alignment cannot be combined with .*attention"):

@@ -41,7 +41,7 @@ def _hangups_are_not_ignored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_asked_to_stop_it_finishes_the_step_saves_and_exports(job: Callable[..., Job], number: signal.Signals) -> None:
+def test_a_stop_signal_finishes_the_step_saves_and_exports(job: Callable[..., Job], number: signal.Signals) -> None:
     before = signal.getsignal(number)
     run = job()
     run.display.at[3] = lambda: signal.raise_signal(number)
@@ -130,7 +130,7 @@ def test_an_interrupted_training_can_be_resumed_and_ends_the_same(
     assert_equal(resumed.exported[-1], whole.exported[-1])
 
 
-def test_asked_to_stop_it_exports_the_newest_weights_where_the_last_are_wanted(job: Callable[..., Job]) -> None:
+def test_a_stop_signal_exports_the_last_weights_with_result_last(job: Callable[..., Job]) -> None:
     run = job(result="last")
     run.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
     with pytest.raises(Interrupted):
@@ -138,7 +138,7 @@ def test_asked_to_stop_it_exports_the_newest_weights_where_the_last_are_wanted(j
     assert_equal(run.exported[-1], Checkpoints(run.run, 3).weights(3))
 
 
-def test_a_resumed_journal_goes_on_where_its_checkpoint_was(
+def test_a_resumed_journal_continues_from_its_checkpoint(
     job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[tuple[int, int]] = []
@@ -154,7 +154,7 @@ def test_a_resumed_journal_goes_on_where_its_checkpoint_was(
     assert opened == [(0, 0), (found.journal, 6)] and found.journal > 0
 
 
-def test_a_training_stopped_at_its_last_step_says_what_it_came_to_once_it_is_resumed(job: Callable[..., Job]) -> None:
+def test_a_training_stopped_at_its_last_step_is_validated_after_resuming(job: Callable[..., Job]) -> None:
     training = {"limits": {"steps": 3}, "averaging": {"kind": "checkpoints", "count": 2}}
     run = job(**training)
     run.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
@@ -167,7 +167,7 @@ def test_a_training_stopped_at_its_last_step_says_what_it_came_to_once_it_is_res
     assert Checkpoints(run.run, 3).progress(3) == found
 
 
-def test_who_does_not_resume_begins_anew(job: Callable[..., Job]) -> None:
+def test_without_resume_a_training_starts_at_step_0(job: Callable[..., Job]) -> None:
     first = job()
     first.fit()
     again = job()
@@ -200,7 +200,7 @@ def test_a_logged_loss_is_the_mean_since_the_last_even_over_an_interruption(job:
     assert found["loss"] == wanted["loss"]
 
 
-def test_leftovers_of_a_killed_save_are_removed(job: Callable[..., Job]) -> None:
+def test_temporary_files_of_a_killed_save_are_removed(job: Callable[..., Job]) -> None:
     run = job()
     left = run.run / "checkpoints" / ".step-00000002.99-abcd.tmp"
     left.mkdir(parents=True)

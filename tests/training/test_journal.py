@@ -28,13 +28,13 @@ def test_each_record_is_a_line_and_can_be_read_at_once(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[1]) == record(2)
 
 
-def test_letters_are_written_as_they_are(tmp_path: Path) -> None:
+def test_journal_keeps_unicode(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.write(record(1))
     assert "März" in (tmp_path / "metrics.jsonl").read_text(encoding="utf-8")
 
 
-def test_what_is_synced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sync_writes_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda file: synced.append(os.fstat(file).st_size))
     with Journal(tmp_path) as journal:
@@ -43,7 +43,7 @@ def test_what_is_synced_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.Monke
         assert synced == [journal.size]
 
 
-def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> None:
+def test_a_resumed_journal_drops_records_after_its_checkpoint(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.write(record(1))
         journal.sync()
@@ -57,7 +57,7 @@ def test_a_resumed_journal_forgets_what_will_be_done_again(tmp_path: Path) -> No
     assert steps(tmp_path) == [1, 3]
 
 
-def test_half_a_line_at_the_end_of_a_journal_that_was_cut_off_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_truncated_last_line_is_removed(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         for step in (1, 2, 3):
             journal.write(record(step))
@@ -76,7 +76,7 @@ def test_a_new_training_starts_an_empty_journal(tmp_path: Path) -> None:
     assert steps(tmp_path) == [1]
 
 
-def test_a_journal_that_was_lost_is_not_filled_with_zeros(tmp_path: Path) -> None:
+def test_a_lost_journal_is_not_filled_with_zeros(tmp_path: Path) -> None:
     """A checkpoint remembers how long the journal was; a journal that is shorter now stays what it is."""
     with Journal(tmp_path) as journal:
         journal.write(record(1))

@@ -38,7 +38,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CORPORA", "")
 
 
-def test_the_norms_of_layers_are_written_before_clipping_and_make_up_the_whole(tmp_path: Path) -> None:
+def test_layer_norms_are_logged_before_clipping_and_add_up(tmp_path: Path) -> None:
     records = journal(tmp_path, log_layers=True, log_every=1)
     assert len(records) == 4
     for record in records:
@@ -48,7 +48,7 @@ def test_the_norms_of_layers_are_written_before_clipping_and_make_up_the_whole(t
         assert whole > 0.01  # what it was clipped to
 
 
-def test_without_it_nothing_is_written_and_the_training_is_the_same(tmp_path: Path) -> None:
+def test_layer_norms_do_not_change_the_training(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir(), (tmp_path / "without").mkdir()
     with_norms = journal(tmp_path / "with", log_layers=True, log_every=2)
     without = journal(tmp_path / "without", log_every=2)
@@ -56,7 +56,7 @@ def test_without_it_nothing_is_written_and_the_training_is_the_same(tmp_path: Pa
     assert [record["loss"] for record in with_norms] == [record["loss"] for record in without]
 
 
-def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:
+def test_norms_of_parts_add_up() -> None:
     body = {"kind": "transformer", "layers": 2, "heads": 2}
     torch.manual_seed(1)
     model = Seq2Seq(ModelConfig.model_validate({"width": 8, "tie": "none", "encoder": body, "decoder": body}), 12, 12)
@@ -70,7 +70,7 @@ def test_the_norms_of_the_parts_make_up_that_of_the_whole() -> None:
     assert dict(zip(parts, gradient_norms(parts).tolist(), strict=True))["encoder.layers.0"] == 0.0
 
 
-def test_a_parameter_belongs_to_its_layer_or_to_what_stands_beside_the_layers() -> None:
+def test_a_parameter_belongs_to_its_layer_or_module() -> None:
     assert part_of("encoder.layers.3.attention.qkv.weight") == "encoder.layers.3"
     assert part_of("decoder.norm.gain") == "decoder.norm"
     assert part_of("output.bias") == "output"

@@ -53,17 +53,17 @@ def written(run: Job, kind: str) -> list[dict[str, float]]:
 # --- when it ends ------------------------------------------------------------------------------------------------
 
 
-def test_it_ends_after_so_many_steps(job: Callable[..., Job]) -> None:
+def test_training_ends_at_the_step_limit(job: Callable[..., Job]) -> None:
     progress = job(limits={"steps": 7}).fit()
     assert (progress.step, progress.epoch, progress.batch) == (7, 1, 2)
 
 
-def test_it_ends_after_so_many_epochs(job: Callable[..., Job]) -> None:
+def test_training_ends_at_the_epoch_limit(job: Callable[..., Job]) -> None:
     progress = job(limits={"epochs": 2}).fit()
     assert (progress.step, progress.epoch, progress.batch) == (10, 2, 0)
 
 
-def test_it_ends_after_so_many_minutes_of_all_sittings(job: Callable[..., Job], clock: Clock) -> None:
+def test_training_ends_at_the_time_limit_over_all_processes(job: Callable[..., Job], clock: Clock) -> None:
     run = job(limits={"minutes": 0.5})
     clock.ticks(run, 15)
     assert run.fit().step == 2
@@ -74,7 +74,7 @@ def test_it_ends_after_so_many_minutes_of_all_sittings(job: Callable[..., Job], 
     assert [record["seconds"] for record in written(longer, "validation")] == [30, 60]
 
 
-def test_it_ends_when_nothing_has_got_better_for_too_long(job: Callable[..., Job]) -> None:
+def test_early_stopping_ends_after_patience(job: Callable[..., Job]) -> None:
     run = job(limits={"steps": 50}, stopping={"patience": 2})
     run.scores = [5.0, 3.0, 4.0, 3.5]
     progress = run.fit()
@@ -82,14 +82,14 @@ def test_it_ends_when_nothing_has_got_better_for_too_long(job: Callable[..., Job
     assert (progress.best, progress.best_step, progress.waited) == (3.0, 4, 2)
 
 
-def test_a_validation_that_finds_no_number_is_worse_than_any_that_does(job: Callable[..., Job]) -> None:
+def test_a_nan_validation_is_worse_than_any_number(job: Callable[..., Job]) -> None:
     run = job()
     run.scores = [float("nan"), 5.0, float("nan")]
     progress = run.fit()
     assert (progress.best, progress.best_step, progress.waited) == (5.0, 4, 1)
 
 
-def test_without_examples_it_says_that_there_is_nothing_to_train_on(job: Callable[..., Job]) -> None:
+def test_training_without_examples_is_an_error(job: Callable[..., Job]) -> None:
     run = job()
     run.plan.epoch = lambda number: []
     with pytest.raises(ValueError, match="there is nothing to train on"):
@@ -105,13 +105,13 @@ def test_every_epoch_sees_every_example_once(job: Callable[..., Job]) -> None:
         assert sorted(e for at, examples in seen for e in examples if at == epoch) == list(range(10))
 
 
-def test_validation_is_once_an_epoch_unless_told_otherwise(job: Callable[..., Job]) -> None:
+def test_validation_is_once_an_epoch_by_default(job: Callable[..., Job]) -> None:
     run = job(validate_every=None, limits={"steps": 12})
     run.fit()
     assert [record["step"] for record in run.journal() if record["kind"] == "validation"] == [5, 10, 12]
 
 
-def test_the_rate_rises_to_its_peak_and_falls_to_nothing(job: Callable[..., Job]) -> None:
+def test_cosine_learning_rate_over_a_training(job: Callable[..., Job]) -> None:
     run = job(schedule={"kind": "cosine", "warmup": 4}, limits={"steps": 12})
     run.fit()
     rates = [record["lr"] for record in run.journal() if record["kind"] == "train"]
@@ -120,7 +120,7 @@ def test_the_rate_rises_to_its_peak_and_falls_to_nothing(job: Callable[..., Job]
     assert rates[11] == pytest.approx(0.0, abs=1e-12)
 
 
-def test_where_a_training_ends_by_the_clock_the_rate_falls_by_the_clock(job: Callable[..., Job], clock: Clock) -> None:
+def test_with_a_time_limit_the_learning_rate_follows_time(job: Callable[..., Job], clock: Clock) -> None:
     run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"minutes": 1, "steps": 100})
     clock.ticks(run, 15)
     run.fit()
@@ -128,7 +128,7 @@ def test_where_a_training_ends_by_the_clock_the_rate_falls_by_the_clock(job: Cal
     assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12)
 
 
-def test_by_the_clock_the_warmup_is_a_share_of_the_time(job: Callable[..., Job], clock: Clock) -> None:
+def test_with_a_time_limit_the_warmup_is_a_share_of_time(job: Callable[..., Job], clock: Clock) -> None:
     run = job(schedule={"kind": "constant", "warmup": 0.5}, limits={"minutes": 1})
     clock.ticks(run, 1.5)
     run.fit()
@@ -137,9 +137,7 @@ def test_by_the_clock_the_warmup_is_a_share_of_the_time(job: Callable[..., Job],
     assert rates[20:] == [0.01] * 20
 
 
-def test_a_warmup_too_long_for_the_time_is_warned_of_once_the_speed_is_known(
-    job: Callable[..., Job], clock: Clock
-) -> None:
+def test_a_warmup_too_long_for_the_time_limit_is_warned_of(job: Callable[..., Job], clock: Clock) -> None:
     run = job(schedule={"kind": "constant", "warmup": 4_000}, limits={"minutes": 1})
     clock.ticks(run, 1.5)
     run.fit()
@@ -147,14 +145,14 @@ def test_a_warmup_too_long_for_the_time_is_warned_of_once_the_speed_is_known(
     assert "(4,000 steps) is more than the whole training (about 40 steps" in warning
 
 
-def test_where_a_training_ends_by_epochs_the_rate_falls_over_all_their_steps(job: Callable[..., Job]) -> None:
+def test_with_an_epoch_limit_the_learning_rate_covers_all_steps(job: Callable[..., Job]) -> None:
     run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"epochs": 2, "steps": 100}, batches={"accumulate": 2})
     run.fit()  # of three steps each
     wanted = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, 7)]
     assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12, abs=1e-15)
 
 
-def test_speed_is_that_of_the_steps_alone(job: Callable[..., Job], clock: Clock) -> None:
+def test_tokens_per_second_excludes_validation(job: Callable[..., Job], clock: Clock) -> None:
     def timed(steps: int) -> Job:
         run = job(limits={"steps": steps})
         validate = run.validate
@@ -169,7 +167,7 @@ def test_speed_is_that_of_the_steps_alone(job: Callable[..., Job], clock: Clock)
     assert [record["tokens_per_second"] for record in written(run, "train")] == (tokens / 2).tolist()
 
 
-def test_it_learns_with_dropout_and_validates_without(job: Callable[..., Job]) -> None:
+def test_dropout_is_active_in_training_only(job: Callable[..., Job]) -> None:
     run, modes = job(), []
     run.loss = lambda batch: modes.append(run.model.training) or batch_loss(run.model, batch, 0.1)
     validate = run.validate
@@ -178,7 +176,7 @@ def test_it_learns_with_dropout_and_validates_without(job: Callable[..., Job]) -
     assert modes == [True, True, False] * 3
 
 
-def test_the_loss_that_is_written_down_is_the_mean_over_the_tokens_of_a_step(job: Callable[..., Job]) -> None:
+def test_the_logged_loss_is_the_mean_over_tokens(job: Callable[..., Job]) -> None:
     run = job(limits={"steps": 1}, batches={"accumulate": 2})
     bias = run.model.output.bias
     run.loss = lambda batch: Loss(7.0 * batch.tokens + 0 * bias.sum(), torch.tensor(3.0 * batch.tokens))
@@ -188,9 +186,7 @@ def test_the_loss_that_is_written_down_is_the_mean_over_the_tokens_of_a_step(job
 
 
 @pytest.mark.parametrize("clip", [0.01, None])
-def test_gradients_are_clipped_to_the_norm_of_the_recipe_and_written_down_as_they_were(
-    job: Callable[..., Job], clip: float | None
-) -> None:
+def test_gradient_norms_are_logged_before_clipping(job: Callable[..., Job], clip: float | None) -> None:
     run = job(clip=clip, limits={"steps": 1})
     run.fit()
     left = math.sqrt(sum(float(part.grad.square().sum()) for part in run.model.parameters() if part.grad is not None))
@@ -199,7 +195,7 @@ def test_gradients_are_clipped_to_the_norm_of_the_recipe_and_written_down_as_the
     assert left == pytest.approx(clip or record["gradient_norm"], rel=1e-5)
 
 
-def test_what_learns_slower_has_its_share_of_the_rate_of_every_step(job: Callable[..., Job]) -> None:
+def test_learning_rate_factors_apply_at_every_step(job: Callable[..., Job]) -> None:
     run = job()
     run.rates = {"output.bias": 0.0}
     before = {name: weight.clone() for name, weight in parameters_of(run.model).items()}
@@ -263,7 +259,7 @@ def test_with_checkpoint_averaging_the_mean_of_the_newest_is_exported(job: Calla
     assert run.display.notes[-1] == told
 
 
-def test_fewer_checkpoints_to_average_than_asked_for_are_told(job: Callable[..., Job]) -> None:
+def test_averaging_fewer_checkpoints_than_requested_is_noted(job: Callable[..., Job]) -> None:
     run = job(averaging={"kind": "checkpoints", "count": 30})
     run.fit()
     told = r"the mean of 3 checkpoints \(of the 30 that training.averaging.count asks for\), at step 2, 4, 6"
@@ -273,7 +269,7 @@ def test_fewer_checkpoints_to_average_than_asked_for_are_told(job: Callable[...,
     assert not any("mean of" in note for note in plain.display.notes)
 
 
-def test_every_new_best_can_be_used_while_training_goes_on(job: Callable[..., Job]) -> None:
+def test_every_new_best_is_exported_during_training(job: Callable[..., Job]) -> None:
     run = job()
     run.scores = [5.0, 6.0, 3.0]
     run.fit()
@@ -296,7 +292,7 @@ def test_accumulated_batches_make_the_step_of_one_large_batch(job: Callable[...,
         assert once.journal()[0][key] == pytest.approx(large.journal()[0][key], rel=1e-5)
 
 
-def test_records_say_how_many_operations_were_spent_so_far(job: Callable[..., Job]) -> None:
+def test_records_have_the_flops_so_far(job: Callable[..., Job]) -> None:
     run = job(batches={"accumulate": 2}, limits={"epochs": 2})
     run.fit()
     for record in run.journal():
@@ -312,7 +308,7 @@ def from_other_weights(run: Job) -> Job:
     return run
 
 
-def test_what_a_training_starts_from_is_validated_and_kept_but_not_averaged(job: Callable[..., Job]) -> None:
+def test_initial_weights_of_another_run_are_validated_and_not_averaged(job: Callable[..., Job]) -> None:
     run = from_other_weights(job(averaging={"kind": "checkpoints", "count": 30}))
     before = parameters_of(run.model)
     before = {name: weight.clone() for name, weight in before.items()}
@@ -322,7 +318,7 @@ def test_what_a_training_starts_from_is_validated_and_kept_but_not_averaged(job:
     assert_equal(Checkpoints(run.run, 3).weights(0), before)
 
 
-def test_what_a_training_starts_from_is_validated_once(job: Callable[..., Job]) -> None:
+def test_initial_weights_of_another_run_are_validated_once(job: Callable[..., Job]) -> None:
     run = from_other_weights(job())
     run.display.at[1] = pull_the_plug
     with pytest.raises(Killed):
@@ -381,7 +377,7 @@ def test_a_gradient_that_is_not_finite_stops_before_the_weights_are_touched(job:
     assert all(torch.isfinite(weight).all() for weight in parameters_of(run.model).values())
 
 
-def test_a_loss_that_is_not_finite_stops_it_even_where_its_gradient_is(job: Callable[..., Job]) -> None:
+def test_a_non_finite_loss_with_a_finite_gradient_stops_the_training(job: Callable[..., Job]) -> None:
     run = job(log_every=50, validate_every=None)
     before = {name: weight.clone() for name, weight in parameters_of(run.model).items()}
 
@@ -395,7 +391,7 @@ def test_a_loss_that_is_not_finite_stops_it_even_where_its_gradient_is(job: Call
     assert_equal(parameters_of(run.model), before)  # not touched
 
 
-def test_the_batch_that_is_saved_is_that_of_its_epoch(job: Callable[..., Job]) -> None:
+def test_the_saved_bad_batch_is_of_its_epoch(job: Callable[..., Job]) -> None:
     run = job(limits={"steps": 9})
     run.plan.texts = lambda epoch, examples: [{"epoch": str(epoch)}]
     poisoned(run, 7, float("nan"))  # the second step of the second epoch
@@ -405,14 +401,14 @@ def test_the_batch_that_is_saved_is_that_of_its_epoch(job: Callable[..., Job]) -
     assert (bad["epoch"], bad["examples"]) == (1, [{"epoch": "1"}])
 
 
-def test_before_the_first_checkpoint_it_says_that_there_is_none(job: Callable[..., Job]) -> None:
+def test_a_non_finite_loss_before_the_first_checkpoint(job: Callable[..., Job]) -> None:
     run = job()
     poisoned(run, 1, float("nan"))
     with pytest.raises(NotFinite, match="no checkpoint was saved before"):
         run.fit()
 
 
-def test_a_poisoned_weight_is_noticed_at_the_next_step(job: Callable[..., Job]) -> None:
+def test_a_nan_weight_is_reported_at_the_next_step(job: Callable[..., Job]) -> None:
     run = job()
 
     def poison() -> None:
@@ -425,7 +421,7 @@ def test_a_poisoned_weight_is_noticed_at_the_next_step(job: Callable[..., Job]) 
     assert Checkpoints(run.run, 3).newest() == 2
 
 
-def test_with_accumulation_the_batch_that_is_saved_is_the_bad_one(job: Callable[..., Job]) -> None:
+def test_with_accumulation_the_saved_batch_is_the_bad_one(job: Callable[..., Job]) -> None:
     run = job(batches={"accumulate": 2}, validate_every=None)
     poisoned(run, 4, float("nan"))  # the second batch of the second step
     with pytest.raises(NotFinite, match="step 2"):

@@ -100,12 +100,12 @@ def test_an_estimate_reads_as_its_sum() -> None:
     assert str(MemoryEstimate(2**18, 2**18, 0)).startswith("at least 4 MiB (weights 1 MiB")
 
 
-def test_this_machine_has_memory() -> None:
+def test_the_memory_of_this_machine_is_reported() -> None:
     assert (memory_of(CPU) or 2**30) >= peak_memory(CPU)
 
 
 @pytest.mark.parametrize(("platform", "unit"), [("linux", 1024), ("darwin", 1)])
-def test_the_peak_of_memory_is_in_bytes_everywhere(monkeypatch: pytest.MonkeyPatch, platform: str, unit: int) -> None:
+def test_peak_memory_is_in_bytes_on_all_platforms(monkeypatch: pytest.MonkeyPatch, platform: str, unit: int) -> None:
     resource = pytest.importorskip("resource")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     monkeypatch.setattr("sightline.training.memory.sys.platform", platform)
@@ -113,6 +113,6 @@ def test_the_peak_of_memory_is_in_bytes_everywhere(monkeypatch: pytest.MonkeyPat
     assert before <= peak <= resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def test_the_peak_of_memory_is_at_least_what_is_held() -> None:
+def test_peak_memory_includes_tensors() -> None:
     held = torch.ones(2**24)  # 64 MiB
     assert peak_memory(CPU) > held.numel() * 4

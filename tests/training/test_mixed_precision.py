@@ -81,7 +81,7 @@ def test_the_same_on_cuda(build_model: Callable[..., Seq2Seq], name: str, cuda: 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("cell", ["elman", "gru", "lstm"])
-def test_a_recurrence_on_cuda_is_not_half_precise(cell: str, cuda: torch.device) -> None:
+def test_recurrences_on_cuda_stay_in_float32(cell: str, cuda: torch.device) -> None:
     layer = Recurrence(cell, 6, 5).to(cuda)
     x = torch.randn(3, 7, 6, device=cuda)
     exact, _ = layer(x, layer.start(3, x))

@@ -64,7 +64,7 @@ def parts(batch: TrainingBatch) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_is_the_same_whoever_makes_it_and_whatever_was_made_before(kind: str, text: Path) -> None:
+def test_a_noise_batch_is_a_pure_function(kind: str, text: Path) -> None:
     made = prepared(kind)
     one, other = plan(made), plan(made)
     for examples in one.epoch(2):
@@ -74,7 +74,7 @@ def test_a_batch_is_the_same_whoever_makes_it_and_whatever_was_made_before(kind:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_epoch_spoils_the_same_window_anew(kind: str, text: Path) -> None:
+def test_each_epoch_has_new_noise(kind: str, text: Path) -> None:
     made = prepared(kind, short=0.0)
     spoiler, window = Corrupter(made.recipe, made.vocabulary), np.arange(120, 150)
     seen = {
@@ -95,7 +95,7 @@ def test_held_out_noise_is_the_same_for_every_seed_and_by_the_number_of_the_wind
     assert str(one.held_out([window], 4)) != str(one.held_out([window], 3))
 
 
-def test_some_windows_are_cut_short_to_any_length(text: Path) -> None:
+def test_some_windows_have_random_lengths(text: Path) -> None:
     made = prepared("mask", short=0.5)
     spoiler = Corrupter(made.recipe, made.vocabulary)
     read, _ = spoiler.training([np.arange(120, 150)] * 400, 1, 0, np.arange(400))
@@ -104,7 +104,7 @@ def test_some_windows_are_cut_short_to_any_length(text: Path) -> None:
     assert set(lengths) == set(range(1, 31))
 
 
-def test_what_is_measured_is_the_whole_text_in_windows() -> None:
+def test_evaluation_covers_the_whole_text() -> None:
     stream = np.arange(25)
     assert [len(each) for each in fixed_windows(stream, 10)] == [10, 10, 5]
     assert np.concatenate(fixed_windows(stream, 10)).tolist() == stream.tolist()
@@ -181,14 +181,14 @@ def test_static_batches_have_one_shape_and_take_every_window(kind: str, tokens: 
     assert seen == made.windows.count(0) + made.windows.count(1)
 
 
-def test_the_decoder_of_span_corruption_is_not_filled_up_to_the_length_of_the_source(text: Path) -> None:
+def test_span_corruption_targets_are_not_padded_to_the_source_length(text: Path) -> None:
     made = plan(prepared("span-corruption", tokens=1_024), "static")
     batch = made.batch(0, made.epoch(0)[0])
     assert batch.source is not None and batch.decoder_input is not None
     assert batch.decoder_input.numel() < batch.source.numel() / 2
 
 
-def test_answers_are_picked_where_words_were_hidden(text: Path) -> None:
+def test_labels_are_at_masked_positions(text: Path) -> None:
     made = plan(prepared("mask"), "static")
     batch = made.batch(0, made.epoch(0)[0])
     assert batch.decoder_input is not None and batch.source is not None and made.shape is not None

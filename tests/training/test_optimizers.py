@@ -18,7 +18,7 @@ def some_model() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
 
 
-def test_weight_decay_falls_on_matrices_alone() -> None:
+def test_weight_decay_applies_to_matrices_only() -> None:
     model = some_model()
     optimizer = build_optimizer(model, Training(lr=0.1, weight_decay=0.5))
     decayed = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
@@ -60,7 +60,7 @@ def test_the_running_average_is_its_formula() -> None:
     assert model.weight.item() == 1.0  # the model itself is not averaged
 
 
-def test_what_is_averaged_is_what_is_saved_and_shared_weights_once() -> None:
+def test_averages_cover_saved_weights_and_shared_ones_once() -> None:
     model = nn.ModuleDict({"first": nn.Linear(2, 2), "second": nn.Linear(2, 2)})
     model["second"].weight = model["first"].weight
     model.register_buffer("mean", torch.zeros(2))
@@ -68,7 +68,7 @@ def test_what_is_averaged_is_what_is_saved_and_shared_weights_once() -> None:
     assert set(weights_of(model)) == {"first.weight", "first.bias", "second.bias", "mean"}
 
 
-def test_a_loaded_average_goes_on_where_it_was() -> None:
+def test_a_loaded_average_continues() -> None:
     model = some_model()
     one, other = RunningAverage(model, 0.9), RunningAverage(model, 0.9)
     with torch.no_grad():

@@ -43,7 +43,7 @@ def recipe(tokens: int) -> Recipe:
     )
 
 
-def test_the_batches_of_an_epoch_are_put_together_once() -> None:
+def test_batches_of_an_epoch_are_computed_once() -> None:
     store: Any = Examples(np.full(40, 7), np.full(40, 9))
     plan = ExamplePlan(recipe(64), None, "padded", lambda epoch: store)  # type: ignore[arg-type]
     first = plan.epoch(0)
@@ -54,7 +54,7 @@ def test_the_batches_of_an_epoch_are_put_together_once() -> None:
 
 
 @pytest.mark.parametrize("shorter", ["source", "target", "neither"])
-def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str) -> None:
+def test_static_batches_are_full_for_uneven_sides(shorter: str) -> None:
     random = np.random.default_rng(1)
     source, target = random.integers(8, 15, 400), random.integers(8, 15, 400)
     if shorter != "neither":
@@ -83,7 +83,7 @@ def test_static_batches_are_filled_up_however_uneven_the_sides_are(shorter: str)
         ({"norm": {"kind": "batch"}}, "padded"),
     ],
 )
-def test_on_cuda_what_the_packed_kernels_cannot_do_is_padded(part: dict[str, Any], layout: str) -> None:
+def test_on_cuda_layouts_without_packed_kernels_are_padded(part: dict[str, Any], layout: str) -> None:
     sections = recipe(512).model_dump()
     sections["training"]["precision"] = "bf16"
     sections["model"]["decoder"] |= part
@@ -105,7 +105,7 @@ def test_on_cuda_what_the_packed_kernels_cannot_do_is_padded(part: dict[str, Any
         ({"encoder": DILATED, "decoder": {**TRANSFORMER, "positions": {"kind": "alibi"}}}, 64, "padded"),
     ],
 )
-def test_convolutions_need_no_padding_where_the_packed_kernels_take_their_attention(
+def test_convolutions_are_packed_where_kernels_support_their_attention(
     bodies: dict[str, Any], width: int, layout: str
 ) -> None:
     sections = recipe(512).model_dump()
@@ -119,7 +119,7 @@ def test_convolutions_need_no_padding_where_the_packed_kernels_take_their_attent
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_one_recurrent_body_pads_what_convolutions_would_not(device: str) -> None:
+def test_a_recurrent_body_makes_batches_padded(device: str) -> None:
     sections = recipe(512).model_dump()
     sections["training"]["precision"] = "bf16"
     sections["model"] = {"width": 64, "encoder": {"kind": "recurrent"}, "decoder": GATED}
@@ -158,7 +158,7 @@ ROOMS: dict[str, tuple[str, dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("name", ROOMS)
-def test_an_example_that_no_batch_has_room_for_is_told_in_the_words_of_its_task(name: str) -> None:
+def test_an_example_too_long_for_any_batch_is_named(name: str) -> None:
     task, model, needed, said = ROOMS[name]
     assert sum(map(len, plan_of(task, model, needed).epoch(0))) == 2
     with pytest.raises(ValueError, match="the longest training example has") as caught:
@@ -169,7 +169,7 @@ def test_an_example_that_no_batch_has_room_for_is_told_in_the_words_of_its_task(
     )
 
 
-def test_what_fills_up_a_static_batch_counts_for_its_room() -> None:
+def test_padding_of_static_batches_counts_as_waste() -> None:
     model = {"encoder": TRANSFORMER, "decoder": TRANSFORMER}
     with pytest.raises(ValueError, match=r"tokens \(11, of which 2 fill up batches\); raise it to at least 12,"):
         plan_of("seq2seq", model, 11, "static").epoch(0)

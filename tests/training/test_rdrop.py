@@ -70,7 +70,7 @@ def gradients_of(model: Seq2Seq, total: Tensor) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
-def test_the_loss_is_its_formula_and_padding_counts_for_nothing(smoothing: float, alpha: float) -> None:
+def test_rdrop_loss_equals_its_formula_without_padding(smoothing: float, alpha: float) -> None:
     first, second, targets = 2 * torch.randn(30, SIZE), 2 * torch.randn(30, SIZE), torch.randint(1, SIZE, (30,))
     targets[::4] = 0
     loss = rdrop_from_logits(first, second, targets, smoothing, alpha)
@@ -81,7 +81,7 @@ def test_the_loss_is_its_formula_and_padding_counts_for_nothing(smoothing: float
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
-def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
+def test_blockwise_rdrop_equals_the_explicit_loss_and_gradients(
     smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_ROWS", 16)
@@ -120,7 +120,7 @@ def test_in_mixed_precision_products_are_rounded_and_sums_are_not() -> None:
 
 
 @pytest.mark.parametrize("make", [padded_batch, packed_batch])
-def test_the_two_passes_of_a_step_are_those_the_seed_gives(
+def test_the_two_passes_use_the_seed_of_the_step(
     make: Callable[..., TrainingBatch], build_model: Callable[..., Seq2Seq]
 ) -> None:
     model, batch = a_model(build_model), a_batch(make)
@@ -149,7 +149,7 @@ def test_with_alpha_0_it_is_the_mean_of_two_plain_passes(build_model: Callable[.
         torch.testing.assert_close(gradient, expected[name], rtol=1e-4, atol=1e-5)
 
 
-def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_model: Callable[..., Seq2Seq]) -> None:
+def test_without_dropout_rdrop_is_a_plain_step(build_model: Callable[..., Seq2Seq]) -> None:
     model, found = a_model(build_model, dropout=0.0), []
     for training, batch in ((RDROP, a_batch()), (PLAIN, a_batch(twice=True))):
         loss = StepRunner(TrainStep(model, training, CPU))([batch])
@@ -160,7 +160,7 @@ def test_without_dropout_a_step_is_a_plain_step_over_each_example_twice(build_mo
         torch.testing.assert_close(gradient, found[1][2][name], rtol=1e-4, atol=1e-6)
 
 
-def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., Seq2Seq]) -> None:
+def test_rdrop_costs_two_plain_steps(build_model: Callable[..., Seq2Seq]) -> None:
     model, batch = a_model(build_model), a_batch()
     plain, twice = (Training(rdrop=alpha, label_smoothing=0.0, precision="float32") for alpha in (None, 5.0))
     one, two = (step_flops(TrainStep(model, training, CPU), batch) for training in (plain, twice))
@@ -180,7 +180,7 @@ def test_its_operations_are_those_of_two_plain_steps(build_model: Callable[..., 
         ({"reward": {}, "stopping": {"monitor": "reward"}, "batches": {"layout": "packed"}}, "padded batches"),
     ],
 )
-def test_a_recipe_that_asks_for_what_cannot_be_is_refused(training: dict[str, Any], message: str) -> None:
+def test_conflicting_rdrop_recipes_are_refused(training: dict[str, Any], message: str) -> None:
     from sightline.recipe import Recipe
     from sightline.recipe.checks import check_trainable
 
@@ -207,7 +207,7 @@ FEW = {"count": 2, "top_k": 1, "hidden": 4}
         ({"feedforward": {"kind": "relu", "width": 12, "experts": {**FEW, "noise": False, "load": 0}}}, True),
     ],
 )
-def test_two_passes_without_anything_random_between_them_are_refused(changed: dict[str, Any], agree: bool) -> None:
+def test_rdrop_without_dropout_is_refused(changed: dict[str, Any], agree: bool) -> None:
     """Experts are chosen with noise in training, so their passes differ without dropout too."""
     from sightline.recipe import Recipe
     from sightline.recipe.checks import check_trainable

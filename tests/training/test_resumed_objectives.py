@@ -68,14 +68,14 @@ def recipe(folder: Path, body: dict[str, Any], tokenizer: dict[str, Any], traini
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
+def test_a_resumed_training_equals_the_uninterrupted_one(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     assert_ends_the_same(recipe(tmp_path, *KINDS[kind]), tmp_path)
 
 
-def test_a_language_model_goes_on_from_the_state_in_which_it_was_stopped(
+def test_a_resumed_language_model_continues_from_its_carried_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))

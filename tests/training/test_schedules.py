@@ -27,7 +27,7 @@ def test_without_warmup_the_first_step_has_the_peak_rate(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_rate_never_jumps(kind: str) -> None:
+def test_the_learning_rate_is_continuous(kind: str) -> None:
     schedule, steps = Schedule(kind=kind, warmup=50, decay=0.2), 1000
     rates = [factor(schedule, step, step / steps, 50 / steps) for step in range(1, steps + 1)]
     assert max(abs(after - before) for before, after in pairwise(rates)) <= 1 / 50 + 1e-9  # the warmup is the steepest
@@ -71,7 +71,7 @@ def test_the_inverse_square_root_halves_when_steps_quadruple() -> None:
     assert factor(schedule, 2500, 0.0) == 0.2
 
 
-def test_it_is_the_rate_of_the_transformer_paper() -> None:
+def test_inverse_sqrt_equals_the_formula_of_the_paper() -> None:
     """D^−0.5 · min(step^−0.5, step · warmup^−1.5) (Vaswani et al. 2017, §5.3), with its peak as lr."""
     schedule = Schedule(kind="inverse-sqrt", warmup=4000)
     peak = 512**-0.5 * 4000**-0.5
@@ -95,7 +95,7 @@ def test_the_cosine_falls_over_what_the_warmup_leaves() -> None:
     assert factor(schedule, 100, 1.0, 0.2) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_the_cosine_neither_begins_before_the_warmup_ends_nor_rises_again_behind_its_end() -> None:
+def test_the_cosine_starts_after_the_warmup_and_never_rises_again() -> None:
     schedule = Schedule(kind="cosine", warmup=20, floor=0.1)
     assert factor(schedule, 20, 0.1, 0.2) == 1.0
     assert factor(schedule, 120, 1.2, 0.2) == pytest.approx(0.1, rel=1e-12)

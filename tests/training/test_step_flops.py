@@ -127,9 +127,7 @@ def test_static_batches_take_every_example_and_cost_what_is_counted(case: str, l
 
 
 @pytest.mark.parametrize("norm", ["layer", "batch"])
-def test_counting_leaves_nothing_behind_and_finds_the_same_again(
-    build_model: Callable[..., Seq2Seq], norm: str
-) -> None:
+def test_counting_flops_is_repeatable_and_has_no_side_effects(build_model: Callable[..., Seq2Seq], norm: str) -> None:
     made = prepared(*CASES["transformer"], "packed")
     body = {**TRANSFORMER, "norm": {"kind": norm}}
     model = build_model(body, body)

@@ -67,7 +67,7 @@ def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tupl
 
 
 @pytest.mark.parametrize("make", [padded_batch, packed_batch])
-def test_speed_counts_target_tokens_or_where_answers_are_labels_source_tokens(
+def test_processed_tokens_are_target_tokens_or_source_tokens_with_labels(
     make: Callable[..., TrainingBatch],
 ) -> None:
     texts, answers = arrays([[5, 6, 7], [8]]), arrays([[4], [5]])
@@ -84,7 +84,7 @@ PAIRS = [([5, 6], [7]), ([8], [9, 10, 11, 12]), ([5, 5, 5, 5, 5], [6, 6])]
 
 
 @pytest.mark.parametrize("tokens", [20, 32, 60])
-def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills_it(tokens: int) -> None:
+def test_a_static_batch_has_one_shape_filled_with_padding(tokens: int) -> None:
     shape = StaticShape(tokens=tokens, sequences=16, longest=8)
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     for count in (1, 2, 3):
@@ -116,7 +116,7 @@ def test_a_static_batch_always_has_the_same_shape_and_only_padding_in_what_fills
         StaticShape(tokens=32, sequences=5, longest=8),  # three examples and three fillers
     ],
 )
-def test_a_batch_that_does_not_fit_its_static_shape_is_an_error_that_says_so(shape: StaticShape) -> None:
+def test_a_batch_too_large_for_the_static_shape_is_an_error(shape: StaticShape) -> None:
     sources, targets = (arrays(list(side)) for side in zip(*PAIRS, strict=True))
     with pytest.raises(ValueError, match=r"a batch of 3 examples, 11 \+ 10 tokens does not fit into StaticShape"):
         packed_batch(seq2seq_ids(sources, targets), np.arange(3), shape)
@@ -129,12 +129,12 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "batches"]
 
 
-def test_what_is_made_ahead_comes_in_order() -> None:
+def test_prefetch_keeps_the_order() -> None:
     assert list(prefetch(range(50), lambda n: n * n, depth=3)) == [n * n for n in range(50)]
     assert workers() == []
 
 
-def test_no_more_than_asked_for_is_made_ahead() -> None:
+def test_prefetch_is_bounded() -> None:
     made: list[int] = []
     results = prefetch(range(100), lambda n: made.append(n) or n, depth=2)
     assert next(results) == 0
@@ -146,7 +146,7 @@ def test_no_more_than_asked_for_is_made_ahead() -> None:
     results.close()
 
 
-def test_an_error_while_making_is_raised_where_the_result_is_wanted() -> None:
+def test_prefetch_raises_errors_of_its_function() -> None:
     def make(n: int) -> int:
         if n == 3:
             raise KeyError("the third")
@@ -159,7 +159,7 @@ def test_an_error_while_making_is_raised_where_the_result_is_wanted() -> None:
     assert workers() == []
 
 
-def test_an_error_of_what_is_iterated_is_raised_too() -> None:
+def test_prefetch_raises_errors_of_its_iterable() -> None:
     def items() -> Iterator[int]:
         yield 1
         raise OSError("the disk is gone")
@@ -170,7 +170,7 @@ def test_an_error_of_what_is_iterated_is_raised_too() -> None:
         next(results)
 
 
-def test_closing_early_ends_the_thread() -> None:
+def test_closing_prefetch_ends_its_thread() -> None:
     results = prefetch(range(10**9), lambda n: n)
     next(results)
     assert len(workers()) == 1

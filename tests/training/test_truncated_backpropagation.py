@@ -79,7 +79,7 @@ def layers(model: LanguageModel) -> Any:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_gradient_is_that_of_a_loop_that_cuts_the_state_off_by_hand(cell: str) -> None:
+def test_the_gradient_equals_a_loop_with_detached_states(cell: str) -> None:
     model, rows = build(cell), text(3)
     carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
     for batch, (loss, wanted) in zip(cut(rows), naive(model, rows), strict=True):
@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_a_loop_that_cuts_the_state_off_by_hand(cell: st
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_the_state_matters_and_a_batch_that_does_not_go_on_begins_anew(cell: str) -> None:
+def test_the_carried_state_is_reset_where_a_batch_does_not_continue(cell: str) -> None:
     model = build(cell)
     batches = cut(text(2))
     fresh = float(StepRunner(TrainStep(model, training(), CPU), carry=True)([batches[0]]).nll)
@@ -100,7 +100,7 @@ def test_the_state_matters_and_a_batch_that_does_not_go_on_begins_anew(cell: str
     assert losses[1] != pytest.approx(alone, rel=1e-6)
 
 
-def test_nothing_is_learned_through_the_state() -> None:
+def test_no_gradient_flows_through_the_carried_state() -> None:
     model, rows = build("lstm"), text(2)
     carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
     carried([cut(rows)[0]])
@@ -116,7 +116,7 @@ def test_nothing_is_learned_through_the_state() -> None:
     assert (cut_off - through).abs().max() > 1e-5
 
 
-def test_several_batches_of_a_step_go_on_from_one_another() -> None:
+def test_accumulated_batches_carry_the_state() -> None:
     model, rows = build("gru"), text(2)
     together = StepRunner(TrainStep(model, training(), CPU), carry=True)
     total = float(together(cut(rows)).nll)
@@ -127,7 +127,7 @@ def test_several_batches_of_a_step_go_on_from_one_another() -> None:
         torch.testing.assert_close(mine, (first + second) / 2, **CLOSE)
 
 
-def test_with_the_state_of_a_checkpoint_it_goes_on_as_if_it_had_never_stopped() -> None:
+def test_a_restored_carried_state_equals_the_uninterrupted_one() -> None:
     model, batches = build("lstm"), cut(text(3))
     whole = StepRunner(TrainStep(model, training(0.1), CPU), carry=True)
     wanted = [float(whole([batch]).total) for batch in batches]

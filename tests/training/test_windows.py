@@ -66,7 +66,7 @@ def plan_of(
     return WindowPlan(recipe, None, layout, lambda epoch: store)  # type: ignore[arg-type]
 
 
-def test_weighted_sources_come_as_often_as_their_weights_say() -> None:
+def test_weighted_sources_are_repeated_by_weight() -> None:
     plain = {"kind": "plain", "file": "text"}
     train = [{**plain, "weight": weight} for weight in (2.0, 0.5)]
     recipe = Recipe.model_validate(
@@ -117,12 +117,12 @@ def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
     return found
 
 
-def test_documents_stand_one_after_the_other_each_with_its_end_mark() -> None:
+def test_the_stream_joins_documents_with_end_marks() -> None:
     store: Any = Documents([[5, 6], [], [7]])
     assert token_stream(store).tolist() == [5, 6, END, END, 7, END]
 
 
-def test_no_documents_are_no_text() -> None:
+def test_an_empty_stream_has_no_tokens() -> None:
     store: Any = Documents([])
     with pytest.raises(ValueError, match=r"there is no text to model; check data\.train and data\.validation"):
         token_stream(store)
@@ -132,7 +132,7 @@ def test_no_documents_are_no_text() -> None:
 
 
 @given(size=sizes(), epoch=st.integers(0, 5), seed=st.integers(0, 3))
-def test_every_token_is_wanted_once_an_epoch(size: tuple[int, int, int], epoch: int, seed: int) -> None:
+def test_every_token_is_a_label_once_an_epoch(size: tuple[int, int, int], epoch: int, seed: int) -> None:
     plan = plan_of(*size, seed=seed)
     found = texts_of(plan, epoch)
     assert sorted(token for text in found for token in text) == sorted(text_of(plan, epoch))
@@ -149,7 +149,7 @@ def test_each_window_is_a_piece_of_the_text() -> None:
         assert text == stream[at : at + len(text)]
 
 
-def test_epochs_are_cut_elsewhere_and_in_another_order() -> None:
+def test_epochs_have_other_offsets_and_orders() -> None:
     plan = plan_of(900, 64, 128)
     begins = [{text[0] for text in texts_of(plan, epoch)} for epoch in range(4)]
     assert len({frozenset(each) for each in begins}) == 4
@@ -186,7 +186,7 @@ def test_a_static_shape_takes_every_batch(size: tuple[int, int, int], epoch: int
 
 
 @given(size=sizes())
-def test_what_is_wasted_is_a_share(size: tuple[int, int, int]) -> None:
+def test_waste_is_a_share(size: tuple[int, int, int]) -> None:
     for layout in ("padded", "static"):
         assert 0.0 <= plan_of(*size, layout=layout).waste() < 1.0
     assert plan_of(*size, layout="packed").waste() == 0.0
@@ -196,7 +196,7 @@ def test_what_is_wasted_is_a_share(size: tuple[int, int, int]) -> None:
 
 
 @given(size=sizes(), epoch=st.integers(0, 7))
-def test_a_row_goes_on_where_it_ended(size: tuple[int, int, int], epoch: int) -> None:
+def test_a_row_continues_in_the_next_batch(size: tuple[int, int, int], epoch: int) -> None:
     length, context, tokens = size
     rows = tokens // context
     if length <= 2 * rows:
@@ -217,13 +217,13 @@ def test_a_row_goes_on_where_it_ended(size: tuple[int, int, int], epoch: int) ->
     assert sum(batch.tokens for batch in batches) == len(whole)
 
 
-def test_what_is_left_over_is_another_part_each_epoch() -> None:
+def test_each_epoch_leaves_out_another_part() -> None:
     plan = plan_of(40, 3, 12, body="recurrent")  # 39 tokens in four rows: three too many
     firsts = [int(plan.batch(epoch, plan.epoch(epoch)[0]).labels[0, 0]) for epoch in range(5)]
     assert firsts == [5, 6, 7, 8, 5]
 
 
-def test_rows_can_be_looked_at_as_text() -> None:
+def test_rows_are_decoded_to_text() -> None:
     class Spelled:
         def decode(self, ids: list[int]) -> str:
             return " ".join(map(str, ids))
@@ -240,24 +240,24 @@ def test_rows_can_be_looked_at_as_text() -> None:
     ("body", "carry", "wanted"),
     [("recurrent", None, True), ("recurrent", False, False), ("recurrent", True, True), ("transformer", None, False)],
 )
-def test_recurrent_models_carry_their_state_unless_told_not_to(body: str, carry: bool | None, wanted: bool) -> None:
+def test_recurrent_models_carry_their_state_by_default(body: str, carry: bool | None, wanted: bool) -> None:
     assert carries(plan_of(50, 4, 8, body=body, carry=carry).recipe) is wanted
 
 
 @pytest.mark.parametrize("body", ["transformer", "window"])
-def test_what_has_no_state_cannot_carry_it(body: str) -> None:
+def test_models_without_a_state_cannot_carry_it(body: str) -> None:
     with pytest.raises(ValueError, match=r"training\.batches\.carry: true needs a recurrent decoder"):
         plan_of(50, 4, 8, body=body, carry=True)
 
 
-def test_too_little_text_for_the_rows_is_an_error_that_says_so() -> None:
+def test_too_little_text_for_the_rows_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"8 tokens of text are too few for 4 rows; lower training\.batches\.tokens"):
         plan_of(8, 2, 8, body="recurrent")
     plan_of(9, 2, 8, body="recurrent")
 
 
 @pytest.mark.parametrize("body", ["transformer", "recurrent"])
-def test_a_window_that_is_larger_than_a_batch_is_an_error_that_says_so(body: str) -> None:
+def test_a_window_larger_than_a_batch_is_an_error(body: str) -> None:
     with pytest.raises(
         ValueError, match=r"training\.batches\.context \(9\) is more than training\.batches\.tokens \(8\)"
     ):

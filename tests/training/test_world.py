@@ -73,7 +73,7 @@ def test_the_slices_of_a_batch_are_the_batch(size: int, examples: int) -> None:
     assert max(map(len, slices)) - min(map(len, slices)) <= 1
 
 
-def test_every_rank_has_a_seed_of_its_own_and_one_process_that_of_the_recipe() -> None:
+def test_every_rank_has_its_own_seed() -> None:
     seeds = {World(rank, 4).seed(seed, step) for rank in range(4) for seed in (1, 2) for step in range(20)}
     assert len(seeds) == 4 * 2 * 20
     assert World().seed(3, 7) == step_seed(3, 7)
