@@ -40,6 +40,10 @@ class SourceConfig(Section):
         whole = self.model_dump_json(exclude={"weight", "share"})
         return f"source of {whole}", f"target of {whole}"
 
+    def describe(self) -> str:
+        """The text in a few words, for model cards."""
+        return str(self.model_dump()["kind"])
+
 
 class FileSource(SourceConfig):
     """Base of sources that read one file."""
@@ -47,6 +51,9 @@ class FileSource(SourceConfig):
     file_keys: ClassVar[tuple[str, ...]] = ("file",)
 
     file: str = Field(description="its path; .gz, .bz2, .xz and .zst are decompressed")
+
+    def describe(self) -> str:
+        return self.file
 
 
 class TextSource(SourceConfig):
@@ -61,6 +68,9 @@ class TextSource(SourceConfig):
     @property
     def sides(self) -> tuple[str, str]:
         return self.source, self.target
+
+    def describe(self) -> str:
+        return f"{self.source} → {self.target}"
 
 
 class TsvSource(FileSource):
@@ -179,8 +189,6 @@ class ChoralesSource(FileSource):
 class DatesSource(SourceConfig):
     """Built-in corpus: dates as people write them, in many languages, and the same dates in ISO 8601."""
 
-    file_keys: ClassVar[tuple[str, ...]] = ()
-
     kind: Literal["dates"] = "dates"
     split: Literal["train", "validation", "test"] = Field(description="splits have no source in common")
     examples: int = Field(20_000, ge=1, description="number of examples")
@@ -189,11 +197,12 @@ class DatesSource(SourceConfig):
     )
     seed: int = Field(1, description="another seed generates other examples")
 
+    def describe(self) -> str:
+        return f"built-in dates, part {self.split}, {plural(self.examples, 'example')}"
+
 
 class SequencesSource(SourceConfig):
     """Built-in corpus: random sequences of letters, to be copied or reversed."""
-
-    file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["sequences"] = "sequences"
     operation: Literal["copy", "reverse"] = Field(
@@ -211,18 +220,16 @@ class SequencesSource(SourceConfig):
             raise ValueError(f"lengths {list(self.lengths)} must be [from, to] with 1 <= from <= to")
         return self
 
-    @property
-    def file(self) -> str:
-        """For model cards, in place of a file name."""
+    def describe(self) -> str:
         fewest, most = self.lengths
-        what = f"built-in sequences of {fewest} to {most} letters, {self.operation}"
-        return f"{what}, split {self.split}, {plural(self.examples, 'example')}"
+        return (
+            f"built-in sequences of {fewest} to {most} letters, {self.operation}, "
+            f"split {self.split}, {plural(self.examples, 'example')}"
+        )
 
 
 class PhrasesSource(SourceConfig):
     """The built-in bilingual corpus: English sentences of a small grammar, and what is known of each (data/phrases)."""
-
-    file_keys: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["phrases"] = "phrases"
     target: Literal["translation", "tags", "sentiment", "text"] = Field(
@@ -252,12 +259,12 @@ class PhrasesSource(SourceConfig):
         whole = self.model_dump_json(exclude={"weight", "share", "target"})
         return f"English of {whole}", f"{self.target} of {whole}"
 
-    @property
-    def file(self) -> str:
-        """For model cards, in place of a file name."""
+    def describe(self) -> str:
         fewest, most = self.clauses
-        what = f"built-in phrases of {fewest} to {most} clauses, {self.target}"
-        return f"{what}, split {self.split}, {plural(self.examples, 'example')}"
+        return (
+            f"built-in phrases of {fewest} to {most} clauses, {self.target}, "
+            f"split {self.split}, {plural(self.examples, 'example')}"
+        )
 
 
 if TYPE_CHECKING:

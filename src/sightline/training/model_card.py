@@ -6,16 +6,9 @@ from pathlib import Path
 
 from sightline.files import read_json, write_atomically
 from sightline.recipe import Recipe
-from sightline.recipe.sources import AnySource, DatesSource, TextSource
 from sightline.registry import version
 from sightline.run_folder import read_config, read_metrics, saved_progress
 from sightline.terminal import escape_newlines, plural, truncate
-
-
-def _source(source: AnySource) -> str:
-    if isinstance(source, DatesSource):
-        return f"built-in dates, part {source.split}, {plural(source.examples, 'example')}"
-    return f"{source.source} → {source.target}" if isinstance(source, TextSource) else source.file
 
 
 def _settings(recipe: Recipe) -> list[tuple[str, str]]:
@@ -72,7 +65,7 @@ def write_model_card(run: Path, recipe: Recipe, parameters: int, trained: int | 
         f"| width | {model.width} |",
         f"| parameters | {parameters:,}{'' if trained in (None, parameters) else f', {trained:,} of them trained'} |",
         f"| tokenizer | {recipe.tokenizer.kind}, {'shared' if recipe.tokenizer.shared else 'one for each side'} |",
-        f"| trained on | {'; '.join(_source(source) for source in recipe.data.train)}{swapped} |",
+        f"| trained on | {'; '.join(source.describe() for source in recipe.data.train)}{swapped} |",
         *(f"| start | {line} |" for line in start.get("notes", start.get("told", []))),  # "told": older versions
         *(f"| {name} | {value} |" for name, value in _settings(recipe)),
         *_averaged(run, recipe),
