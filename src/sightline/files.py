@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 
 class LinkError(ValueError):
@@ -115,31 +115,28 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield folder
         for inner, _, names in os.walk(folder):
             for name in names:
-                _sync_file(Path(inner) / name)
+                with (Path(inner) / name).open("r+b") as file:  # Windows does not sync files opened for reading
+                    os.fsync(file.fileno())
             sync_folder(Path(inner))
-        if not path.exists():
+        old = None
+        if path.exists():
+            if not replace:  # os.rename would silently replace an empty folder
+                raise FileExistsError(f"{path} exists already; remove it or choose another name")
+            old = _temporary(path)
+            os.rename(path, old)
+        try:
             os.rename(folder, path)
-        elif replace:
-            _take_place(folder, path)
-        else:  # os.rename would silently replace an empty folder
-            raise FileExistsError(f"{path} exists already; remove it or choose another name")
+        except BaseException:
+            if old is not None:
+                os.rename(old, path)
+            raise
+        if old is not None:
+            with suppress(OSError):
+                remove(old)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     sync_folder(path.parent)
-
-
-def _take_place(folder: Path, path: Path) -> None:
-    """Rename a folder to `path`, and then remove what was there before."""
-    aside = _temporary(path)
-    os.rename(path, aside)
-    try:
-        os.rename(folder, path)
-    except BaseException:
-        os.rename(aside, path)
-        raise
-    with suppress(OSError):
-        remove(aside)
 
 
 def refuse_link(path: Path) -> None:
@@ -225,7 +222,7 @@ def check_writable(path: Path) -> None:
 
 
 def _streams(path: Path) -> bool:
-    """Whether a path is no file on disk but a pipe, a device or another entry of /dev (/dev/stdout)."""
+    """Whether a path is a pipe, a device or another entry of /dev (/dev/stdout)."""
     parts = path.absolute().parts
     if parts[1:2] == ("dev",):
         return parts[2:3] != ("shm",)  # a file system in memory
@@ -254,11 +251,6 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
-def _sync_file(path: Path) -> None:
-    with path.open("r+b") as file:  # Windows does not sync files opened for reading
-        os.fsync(file.fileno())
-
-
 def _temporary(path: Path) -> Path:
     """An unused name beside `path`. (tempfile would make files that only their owner can read.)"""
     return path.parent / f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}{TEMPORARY}"
@@ -273,33 +265,31 @@ _MEMORY = 1 << 28  # bytes that decompressing an .xz file may need; xz -9 needs 
 
 def open_decompressed(path: Path) -> Any:
     """Open a file for reading; it is decompressed according to its suffix."""
-    return _OPENERS.get(path.suffix.lower(), _open_plain)(path)
+    codec = _CODECS.get(path.suffix.lower())
+    return path.open("rb") if codec is None else codec.open(path)
 
 
 def compression_suffix(content: bytes) -> str | None:
     """The suffix for a compressed file with this beginning; None if it is not compressed."""
-    return next((suffix for suffix, magic in _MAGIC.items() if content.startswith(magic)), None)
+    return next((suffix for suffix, codec in _CODECS.items() if content.startswith(codec.magic)), None)
 
 
 def compressed(path: Path, content: bytes) -> bytes:
     """The content compressed according to the suffix of a path."""
-    return _PACKERS.get(path.suffix.lower(), bytes)(content)
+    codec = _CODECS.get(path.suffix.lower())
+    return content if codec is None else codec.compress(content)
 
 
 def compressor(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
     """A writer that compresses into an open file according to the suffix of a path; it does not close the file."""
-    writer: AbstractContextManager[IO[bytes]] = _WRITERS.get(path.suffix.lower(), nullcontext)(file)
-    return writer
-
-
-def _open_plain(path: Path) -> Any:
-    return path.open("rb")
+    codec = _CODECS.get(path.suffix.lower())
+    return nullcontext(file) if codec is None else cast("AbstractContextManager[IO[bytes]]", codec.writer(file))
 
 
 class _Streams(io.RawIOBase):
     """All compressed streams of a file as one, with or without padding zeros between them.
 
-    BZ2File and LZMAFile stop silently if a later stream is damaged or follows padding.
+    BZ2File and LZMAFile silently stop at a damaged stream and at padding.
     """
 
     def __init__(self, path: Path, decompressor: Callable[[], Any]) -> None:
@@ -339,28 +329,6 @@ class _Streams(io.RawIOBase):
         super().close()
 
 
-def _open_streams(decompressor: Callable[[], Any]) -> Callable[[Path], Any]:
-    return lambda path: io.BufferedReader(_Streams(path, decompressor), _BLOCK)
-
-
-def _open_zstd(path: Path) -> Any:
-    import pyarrow  # slow to import
-
-    return pyarrow.input_stream(str(path), compression="zstd")
-
-
-def _pack_zstd(content: bytes) -> bytes:
-    import pyarrow
-
-    return cast("bytes", pyarrow.compress(content, codec="zstd", asbytes=True))
-
-
-def _packing_zstd(file: IO[bytes]) -> Any:
-    import pyarrow
-
-    return pyarrow.CompressedOutputStream(pyarrow.PythonFile(_Kept(file), mode="w"), "zstd")
-
-
 class _Kept:
     """A file that the wrapped writer cannot close."""
 
@@ -372,39 +340,59 @@ class _Kept:
     def close(self) -> None: ...
 
 
-_OPENERS: dict[str, Callable[[Path], Any]] = {
-    ".gz": gzip.GzipFile,
-    ".bz2": _open_streams(bz2.BZ2Decompressor),
-    ".xz": _open_streams(partial(lzma.LZMADecompressor, memlimit=_MEMORY)),
-    ".zst": _open_zstd,
+class _Codec(NamedTuple):
+    magic: bytes
+    open: Callable[[Path], Any]
+    compress: Callable[[bytes], bytes]
+    writer: Callable[[IO[bytes]], Any]
+
+
+def _pyarrow() -> Any:
+    import pyarrow  # slow to import
+
+    return pyarrow
+
+
+_CODECS = {
+    ".gz": _Codec(
+        b"\x1f\x8b",
+        gzip.GzipFile,
+        lambda content: gzip.compress(content, mtime=0),
+        lambda file: gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0),
+    ),
+    ".bz2": _Codec(
+        b"BZh",
+        lambda path: io.BufferedReader(_Streams(path, bz2.BZ2Decompressor), _BLOCK),
+        bz2.compress,
+        lambda file: bz2.BZ2File(file, "wb"),
+    ),
+    ".xz": _Codec(
+        b"\xfd7zXZ\x00",
+        lambda path: io.BufferedReader(_Streams(path, partial(lzma.LZMADecompressor, memlimit=_MEMORY)), _BLOCK),
+        lzma.compress,
+        lambda file: lzma.LZMAFile(file, "wb"),  # noqa: SIM115
+    ),
+    ".zst": _Codec(
+        b"\x28\xb5\x2f\xfd",
+        lambda path: _pyarrow().input_stream(str(path), compression="zstd"),
+        lambda content: cast("bytes", _pyarrow().compress(content, codec="zstd", asbytes=True)),
+        lambda file: _pyarrow().CompressedOutputStream(_pyarrow().PythonFile(_Kept(file), mode="w"), "zstd"),
+    ),
 }
-_PACKERS: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": lambda content: gzip.compress(content, mtime=0),
-    ".bz2": bz2.compress,
-    ".xz": lzma.compress,
-    ".zst": _pack_zstd,
-}
-_WRITERS: dict[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": lambda file: gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0),
-    ".bz2": lambda file: bz2.BZ2File(file, "wb"),
-    ".xz": lambda file: lzma.LZMAFile(file, "wb"),  # noqa: SIM115
-    ".zst": _packing_zstd,
-}
-_MAGIC = {".gz": b"\x1f\x8b", ".bz2": b"BZh", ".xz": b"\xfd7zXZ\x00", ".zst": b"\x28\xb5\x2f\xfd"}
 
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """CSV with a header; texts that a spreadsheet would run as formulas get an apostrophe in front."""
+    """CSV with a header; texts that a spreadsheet would run as formulas get an apostrophe in front.
+
+    See https://owasp.org/www-community/attacks/CSV_Injection.
+    """
     content = io.StringIO()
     writer = csv.DictWriter(content, list(columns), lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+    for row in rows:
+        formulas = (key for key, value in row.items() if isinstance(value, str) and value.startswith(_FORMULA))
+        writer.writerow({**row, **{key: f"'{row[key]}" for key in formulas}})
     return content.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    """Against formula injection (https://owasp.org/www-community/attacks/CSV_Injection); numbers stay numbers."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

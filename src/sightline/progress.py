@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
-Progress = Callable[[str, int, int], None]  # description, how much is done, how much there is (0: unknown)
+Progress = Callable[[str, int, int], None]  # description, count so far, total (0: unknown)
 
 _INTERVAL = 2.0  # seconds between plain lines
 
@@ -31,7 +31,7 @@ def shown(*, interval: float = _INTERVAL) -> Iterator[Progress]:
 
         def show(what: str, done: int, total: int) -> None:
             nonlocal current
-            if what != current:  # another stage has a rate and a remaining time of its own
+            if what != current:  # each stage has its own rate and remaining time
                 bar.reset(task, description=what, total=total or None)
                 current = what
             bar.update(task, completed=done, total=total or None)

@@ -1,9 +1,8 @@
 """The run folder: the only thing that passes between commands.
 
 recipe.yaml  tokenizer.json  config.json  model.safetensors  metrics.jsonl  checkpoints/  environment.json  README.md
-manifest.json (SHA-256 of those that commands rely on, see run_folder.py)
-
-With decoding.replace_unknown: dictionary also dictionary.tsv (see decoding/unknown_words.py).
+manifest.json (SHA-256 of the files that commands rely on); with decoding.replace_unknown: dictionary also
+dictionary.tsv (decoding/unknown_words.py)
 """
 
 from __future__ import annotations
@@ -78,8 +77,7 @@ def check_links(run: Path) -> None:
 
 def write_config(run: Path, config: dict[str, Any]) -> None:
     """Write config.json: what building the model needs before its weights are read."""
-    record = {"format": FORMAT, "sightline": version(), **config}
-    write_json(run / "config.json", record, indent=2)
+    write_json(run / "config.json", {"format": FORMAT, "sightline": version(), **config}, indent=2)
 
 
 def read_config(run: Path) -> dict[str, Any]:
@@ -170,13 +168,12 @@ def environment() -> dict[str, Any]:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "missing"
-    cuda = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return {
         "sightline": version(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": versions,
-        "cuda": cuda,
+        "cuda": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "threads": torch.get_num_threads(),
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
     }
@@ -247,12 +244,11 @@ def seal_run(run: Path, *, finished: bool = False) -> dict[str, dict[str, Any]]:
 def rewriting(run: Path, names: Iterable[str] = SMALL_FILES, *, finished: bool = False) -> Iterator[None]:
     """Write files of these names inside the block. They are sealed at its end; other files keep their seals.
 
-    The metrics are sealed if the training has `finished`. Otherwise they will grow, or be cut where a resumed training
-    starts.
+    The metrics are sealed if the training has `finished`, for otherwise they still change.
     """
     manifest = read_manifest(run)
-    before = {} if manifest is None else manifest.files
-    before = {name: entry for name, entry in before.items() if name != METRICS}
+    files = {} if manifest is None else manifest.files
+    before = {name: entry for name, entry in files.items() if name != METRICS}
     if manifest is not None:
         _write(run, before, rewriting=True)
     yield
@@ -294,9 +290,9 @@ def verify(run: Path, names: Iterable[str] = SMALL_FILES) -> None:
 
 
 def verified_later(run: Path, name: str = WEIGHTS) -> Future[None]:
-    """The same for one large file, in a thread (hashing releases the GIL) while the file is read.
+    """`verify_file` in a thread, while the caller reads the file (hashing releases the GIL).
 
-    The result is an exception if the file does not match. Wait for it before using what was read.
+    The future raises if the file does not match. Wait for it before using the content.
     """
     pool = ThreadPoolExecutor(1, thread_name_prefix="sha256")
     try:
@@ -318,7 +314,7 @@ def verify_metrics(run: Path, content: bytes) -> None:
     if manifest is None or (entry := manifest.files.get(METRICS)) is None:
         return
     if checksum_of(content[: entry["size"]]) != entry["sha256"]:
-        raise ManifestError(_mismatch(run, METRICS))
+        raise _mismatch(run, METRICS)
 
 
 def changed_files(run: Path) -> list[str]:
@@ -328,45 +324,42 @@ def changed_files(run: Path) -> list[str]:
         return []
     changes = []
     for name in (*SEALED_FILES, METRICS):
-        there, known = (run / name).is_file(), name in manifest.files
-        if known and not there:
+        exists, sealed = (run / name).is_file(), name in manifest.files
+        if sealed and not exists:
             changes.append(f"{name} is gone")
-        elif there and not known and name != METRICS:
+        elif exists and not sealed and name != METRICS:
             changes.append(f"{name} is new")
-        elif there and known and checksum(run / name) not in manifest.digests(name):
+        elif exists and sealed and checksum(run / name) not in manifest.digests(name):
             changes.append(f"{name} changed")
     return changes
 
 
 def _compare(run: Path, name: str, manifest: Manifest) -> None:
     path = run / name
-    if not path.is_file():
-        return  # reported by the code that needs it
-    if _matches(path, name, manifest):
+    if not path.is_file() or _matches(path, name, manifest):  # a missing file is reported by the code that needs it
         return
-    now = read_manifest(run)  # a training may have written both in the meantime
-    if now is None or _matches(path, name, now):
+    current = read_manifest(run)  # a training may have written both in the meantime
+    if current is None or _matches(path, name, current):
         return
-    if now.rewriting:
+    if current.rewriting:
         warnings.warn(
             f"{path} does not match {MANIFEST}, whose writing was interrupted; resume the training, or seal the run "
             f"with: sightline seal {run}",
             stacklevel=1,
         )
         return
-    raise ManifestError(_mismatch(run, name))
+    raise _mismatch(run, name)
 
 
 def _matches(path: Path, name: str, manifest: Manifest) -> bool:
-    valid = manifest.digests(name)
     entry = manifest.files.get(name)
     if entry is None or ("previous" not in entry and path.stat().st_size != entry["size"]):
         return False
-    return checksum(path) in valid
+    return checksum(path) in manifest.digests(name)
 
 
-def _mismatch(run: Path, name: str) -> str:
-    return f"{run / name} is not the file that {MANIFEST} describes (SHA-256 differs); {_remedy(run)}"
+def _mismatch(run: Path, name: str) -> ManifestError:
+    return ManifestError(f"{run / name} is not the file that {MANIFEST} describes (SHA-256 differs); {_remedy(run)}")
 
 
 def _remedy(run: Path) -> str:

@@ -1,8 +1,8 @@
 """Text for a person: control characters escaped, long text truncated, counts with the right plural.
 
-A terminal obeys escape sequences in whatever it displays: a line of a corpus could recolour, overwrite or hide what is
-around it (and some terminals take a new title or clipboard from it). All that a command prints for a person passes
-through `printable_output`; tables and progress bars, whose own sequences are wanted, through `console`.
+A terminal executes escape sequences in any text it displays: a line of a corpus could recolour, overwrite or hide other
+output, or set the title or clipboard. So commands print text for people through `printable_output`, and tables and
+progress bars, which need escape sequences, through `console`.
 """
 
 from __future__ import annotations

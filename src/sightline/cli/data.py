@@ -34,12 +34,12 @@ def list_corpora() -> None:
 
     width = max(map(len, catalogue()))
     for name, corpus in catalogue().items():
-        found = [folder / name for folder in corpora_folders() if (folder / name).is_dir()]
-        whole = found and all((found[0] / each.name).is_file() for each in corpus.products)
+        folder = next((folder / name for folder in corpora_folders() if (folder / name).is_dir()), None)
         print(f"{name:<{width}}  {corpus.title}")
         print(f"{'':<{width}}  {corpus.source}; download: {corpus.download}; terms: {corpus.terms}")
-        if found:
-            print(f"{'':<{width}}  {'here' if whole else 'in part'}: {found[0]}")
+        if folder is not None:
+            whole = all((folder / product.name).is_file() for product in corpus.products)
+            print(f"{'':<{width}}  {'here' if whole else 'in part'}: {folder}")
     print(f"corpora are looked for in {', '.join(map(str, corpora_folders()))}", file=sys.stderr)
 
 
@@ -74,7 +74,7 @@ def get(
     chosen = [corpus(name) for name in dict.fromkeys(names)]
     folder = destination(to)
     for each in chosen:
-        if all(found.state == "ok" for found in check(each, folder / each.name)):
+        if all(file.state == "ok" for file in check(each, folder / each.name)):
             print(f"{each.name}: is in {folder / each.name} already")
             continue
         print(f"{each.name}: {each.title}\n  source: {each.source}\n  terms: {each.terms}\n  download: {each.download}")
@@ -89,8 +89,8 @@ def get(
             results = get_corpus(
                 each, folder, packages=packages or (), mirror=mirror, keep=keep_originals, progress=progress
             )
-        for found in results:
-            print(f"  {found.name}: {found.state if found.state != 'ok' else 'as recorded'}, {found.detail}")
+        for file in results:
+            print(f"  {file.name}: {file.state if file.state != 'ok' else 'as recorded'}, {file.detail}")
         print(f"wrote {folder / each.name}")
 
 
@@ -121,9 +121,9 @@ def check(
         chosen = corpus(name)
         if name not in here:
             raise CorpusError(f"{name} is not in {' or '.join(map(str, folders))}; run: sightline data get {name}")
-        for found in check_corpus(chosen, here[name], None if against is None else against / name):
-            print(f"{name}/{found.name}: {found.state}, {found.detail}")
-            wrong += found.state != "ok"
+        for file in check_corpus(chosen, here[name], None if against is None else against / name):
+            print(f"{name}/{file.name}: {file.state}, {file.detail}")
+            wrong += file.state != "ok"
         if chosen.note:
             print(f"{name}: {chosen.note}")
     if not names and not here:

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 WINDOW = 2048  # most lines (or sentences of a tagged file) predicted together
-LETTERS = 2**22  # most characters of them, without the last line
+CHARACTERS = 2**22  # most characters of them, without the last line
 MOST = 2**24  # bytes of a line, unless the run sets a lower limit
 BOM = "\ufeff"
 
@@ -38,17 +39,16 @@ def named(file: Path | None) -> Path | None:
 
 
 def lines_of(file: Path | None, most: int | None = None) -> Iterator[str]:
-    """The lines of a file or of standard input, split at newlines alone, without their ends.
+    """The lines of a file or of standard input, split at newlines only, without line ends and byte-order mark.
 
-    A byte-order mark is passed over. An empty file is an error, most likely one that went wrong before; from a pipe,
-    nothing is nothing. A line of more than `most` bytes comes as a `LongLine`; without `most`, it is an error.
+    An empty file is an error; empty standard input has no lines. A line of more than `most` bytes becomes a `LongLine`;
+    without `most`, a line of more than `MOST` bytes is an error.
     """
     from sightline.data.text_files import LineLimit, LongLine, lines_of_stream, open_lines
 
     if (path := named(file)) is None:
-        stream = standard_input()
-        name, read = "standard input", getattr(stream, "read1", stream.read)
-        lines = lines_of_stream(read, name, most or MOST)
+        name, stream = "standard input", standard_input()
+        lines = lines_of_stream(getattr(stream, "read1", stream.read), name, most or MOST)
     else:
         name, lines = str(path), open_lines(path, most or MOST)
     for number, line in enumerate(lines, 1):
@@ -73,12 +73,12 @@ class Companion:
 
     def next(self, count: int, done: int) -> list[str]:
         """The next `count` lines; `done` lines have been read."""
-        taken = [text for _, text in zip(range(count), self.lines, strict=False)]
-        if len(taken) < count:
+        lines = list(islice(self.lines, count))
+        if len(lines) < count:
             raise ValueError(
-                f"{self.path} has {plural(done + len(taken), 'line')}, fewer than the input; {self.remedy}"
+                f"{self.path} has {plural(done + len(lines), 'line')}, fewer than the input; {self.remedy}"
             )
-        return taken
+        return lines
 
     def check_spent(self, done: int) -> None:
         """Refuse lines that are left after the `done` lines of the input."""
@@ -109,14 +109,11 @@ class PhraseFiles:
         """The phrases of the next `count` lines."""
         from sightline.decoding.request import Phrases
 
-        taken = {name: self._take(name, count, done) for name in ("require", "forbid")}
-        return [Phrases(*pair) for pair in zip(taken["require"], taken["forbid"], strict=True)]
-
-    def _take(self, name: str, count: int, done: int) -> list[tuple[str, ...]]:
-        if name not in self.files:
-            return [()] * count
-        lines = self.files[name].next(count, done)
-        return [tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in lines]
+        columns = []
+        for name in ("require", "forbid"):
+            lines = self.files[name].next(count, done) if name in self.files else [""] * count
+            columns.append([tuple(phrase for phrase in line.split("\t") if phrase.strip()) for line in lines])
+        return [Phrases(*pair) for pair in zip(*columns, strict=True)]
 
     def check_spent(self, done: int) -> None:
         """Refuse phrases beyond the end of the input."""
@@ -135,7 +132,7 @@ def phrase_warnings() -> Iterator[None]:
 
 
 def whole_lines(file: Path | None) -> Iterator[str]:
-    """The lines with their ends, and a byte-order mark as a line of its own: joined, they are the file.
+    """The lines with their line ends, and a byte-order mark as a separate line, so that joined they are the file.
 
     An empty file is an error, as in `lines_of`.
     """
@@ -143,12 +140,12 @@ def whole_lines(file: Path | None) -> Iterator[str]:
     from sightline.files import READ_ERRORS, open_decompressed
 
     if (path := named(file)) is None:
-        yield from _marked(_decoded(standard_input(), "standard input"))
+        yield from _decoded(standard_input(), "standard input")
         return
     empty = True
     try:
         with open_decompressed(path) as content:
-            for line in _marked(_decoded(content, str(file))):
+            for line in _decoded(content, str(file)):
                 empty = empty and line in ("", BOM)
                 yield line
     except FileNotFoundError as error:
@@ -166,27 +163,23 @@ def _decoded(file: IO[bytes], name: str) -> Iterator[str]:
         if len(line) > MOST:
             LineLimit(MOST).report(name, number, len(line), 0)
         try:
-            yield line.decode("utf-8")
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{name}, line {number}: byte {error.start + 1} is not UTF-8; "
                 f"{encoding_remedy(line, beginning=number == 1)}"
             ) from error
-
-
-def _marked(lines: Iterator[str]) -> Iterator[str]:
-    for number, line in enumerate(lines):
-        if number == 0 and line.startswith(BOM):
+        if number == 1 and text.startswith(BOM):
             yield BOM
-            line = line[len(BOM) :]
-        yield line
+            text = text.removeprefix(BOM)
+        yield text
 
 
+@dataclass
 class _End:
     """The end of the items, or the error that ended them."""
 
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
+    error: BaseException | None = None
 
 
 def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
@@ -194,14 +187,14 @@ def _read_ahead(items: Iterator[Item]) -> queue.Queue[Item | _End]:
     ready: queue.Queue[Item | _End] = queue.Queue(2 * WINDOW)
 
     def read() -> None:
-        letters = 0  # since the queue was last empty: long lines are not read far ahead
+        characters = 0  # since the queue was last empty: long lines are not read far ahead
         try:
             for item in items:
-                letters += len(item) if isinstance(item, str) else 0
-                while letters > 2 * LETTERS and not ready.empty():
+                characters += len(item) if isinstance(item, str) else 0
+                while characters > 2 * CHARACTERS and not ready.empty():
                     time.sleep(0.01)
                 if ready.empty():
-                    letters = 0
+                    characters = 0
                 ready.put(item)
             ready.put(_End())
         except BaseException as error:  # raised by the consumer
@@ -217,11 +210,11 @@ def windows(items: Iterator[Item]) -> Iterator[list[Item]]:
     while True:
         window: list[Item] = []
         item = ready.get()
-        letters = 0
+        characters = 0
         while not isinstance(item, _End):
             window.append(item)
-            letters += len(item) if isinstance(item, str) else 0
-            if len(window) == WINDOW or letters > LETTERS:
+            characters += len(item) if isinstance(item, str) else 0
+            if len(window) == WINDOW or characters > CHARACTERS:
                 break
             try:
                 item = ready.get(timeout=0.02)
@@ -248,16 +241,16 @@ _NAMED = 20  # lines
 
 @dataclass
 class InputLength:
-    """The longest line of an input, and the numbers of the lines that were longer."""
+    """The limit on the length of input lines, and the numbers of the lines that exceed it."""
 
     run: Run
     tokens: int
     refused: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, run: Run, asked: int | None) -> InputLength:
-        """The limit given, or that of the run's recipe."""
-        return cls(run, asked or run.recipe.longest_input())
+    def of(cls, run: Run, tokens: int | None) -> InputLength:
+        """The requested limit, or that of the run's recipe."""
+        return cls(run, tokens or run.recipe.longest_input())
 
     @property
     def bytes(self) -> int:
@@ -275,7 +268,7 @@ class InputLength:
     def _bounded(self, line: str) -> str:
         from sightline.data.text_files import LongLine
 
-        # A text has no more tokens than characters, but for characters of several bytes that BPE takes apart.
+        # A text has no more tokens than characters, except that BPE splits characters of several bytes.
         if self.run.recipe.data.clean.truncate_source is not None or 4 * len(line) <= self.tokens or is_long(line):
             return line
         tokens = len(self.run.vocabulary.source.encode(line))
@@ -338,9 +331,11 @@ class UnknownPieces:
         if not self.count:
             return []
         where = f"{'on' if self.unit == 'line' else 'in'} {plural(self.texts, self.unit)}"
-        shown = ", ".join(repr(_short(piece)) for piece in self.examples)
-        why = "for they are not in the vocabulary"
-        return [f"{self.what}, {why}: {plural(self.count, 'piece')} {where}, {shown}"]
+        short = (piece if len(piece) <= _LONGEST else piece[: _LONGEST - 1] + "…" for piece in self.examples)
+        return [
+            f"{self.what}, for they are not in the vocabulary: {plural(self.count, 'piece')} {where}, "
+            f"{', '.join(map(repr, short))}"
+        ]
 
 
 class Shortfalls:
@@ -354,13 +349,13 @@ class Shortfalls:
         self.incomplete = Incomplete()
 
     def add_inputs(self, texts: Sequence[str]) -> None:
-        """Count in the inputs."""
+        """Count inputs."""
         self.cut += self.task.cut_short(texts)
         for text in texts:
             self.unknown.add(self.task.unknown(text))
 
     def add_outputs(self, answers: Sequence[Sequence[Prediction]]) -> None:
-        """Count in the outputs."""
+        """Count outputs."""
         self.ended += self.task.ended_short(answers)
         self.incomplete.add(answers)
 
@@ -370,10 +365,6 @@ class Shortfalls:
         cut = f"{plural(self.cut, self.unit)} cut short (data.clean.truncate_source)"
         notes = [*([ended] if self.ended else []), *([cut] if self.cut else []), *self.unknown.notes()]
         return [*notes, *self.incomplete.notes(self.task, self.options)]
-
-
-def _short(piece: str) -> str:
-    return piece if len(piece) <= _LONGEST else piece[: _LONGEST - 1] + "…"
 
 
 def print_notes(notes: Sequence[str]) -> None:
