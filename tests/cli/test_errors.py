@@ -85,7 +85,7 @@ def test_exit_codes_of_interruptions_and_usage_errors(
     assert run_main(monkeypatch, "predict", "--nothing") == errors.USAGE == 2
     assert run_main(monkeypatch, "--help") == 0
     documented = " ".join(capsys.readouterr().out.split())
-    assert "0 success, 1 failure or bad input, 2 usage, 70 internal error (a bug), 130 interrupted" in documented
+    assert "0 success, 1 failure, 2 usage, 70 internal error (a bug), 130 interrupted" in documented
 
 
 def test_a_closed_pipe_prints_nothing(tmp_path: Path) -> None:

@@ -26,10 +26,8 @@ from sightline.cli.train import train
 PANELS: dict[str, tuple[Callable[..., Any] | typer.Typer, ...]] = {
     "Train": (train, sweep, distill, backtranslate),
     "Use": (predict, evaluate, embed, align),
-    "Look inside": (inspect,),
-    "Compare": (compare, baseline),
-    "Data and recipes": (data.app, recipes.app, runs.app),
-    "Setup": (doctor, demo),
+    "Inspect and compare": (inspect, compare, baseline),
+    "Data and setup": (data.app, recipes.app, runs.app, doctor, demo),
 }
 # Flags of `evaluate --alignments` in earlier versions and those of `align` that replaced them.
 _ALIGN = {
@@ -66,7 +64,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     add_completion=False,
     context_settings=SETTINGS,
-    epilog="Exit codes: 0 success, 1 failure or bad input, 2 usage, 70 internal error (a bug), 130 interrupted.",
+    epilog="Exit codes: 0 success, 1 failure, 2 usage, 70 internal error (a bug), 130 interrupted.",
 )
 for panel, commands in PANELS.items():
     for command in commands:

@@ -58,7 +58,7 @@ def distill(
     precision: Precision = "float32",
     threads: Threads = None,
 ) -> None:
-    """Train a recipe on the outputs of a teacher for its training text (Kim and Rush 2016).
+    """Train a student on the outputs of a teacher (Kim and Rush 2016).
 
     The text is written to OUT/distilled.tsv.gz; counts of dropped pairs to OUT/distilled.tsv.gz.json. The student may
     have its own tokenizer, or start from its teacher (model.init_from=TEACHER).
