@@ -41,7 +41,7 @@ def test_a_damaged_stream_is_named_by_where_it_begins(tmp_path: Path, suffix: st
 
 
 @pytest.mark.parametrize("suffix", [".bz2", ".xz"])
-def test_what_stands_behind_the_last_stream_and_is_none_is_an_error(tmp_path: Path, suffix: str) -> None:
+def test_garbage_after_the_last_stream_is_an_error(tmp_path: Path, suffix: str) -> None:
     two_streams(path := tmp_path / f"text{suffix}", lambda stream: b"no stream at all")
     with pytest.raises(DataError, match="the stream that begins at byte"):
         list(read_lines(path))
@@ -63,14 +63,14 @@ def test_a_stream_that_is_cut_off_is_named_by_where_it_begins(tmp_path: Path, su
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
-def test_zeros_between_streams_and_behind_the_last_are_padding(tmp_path: Path, suffix: str) -> None:
+def test_zeros_between_and_after_streams_are_padding(tmp_path: Path, suffix: str) -> None:
     two_streams(path := tmp_path / f"text{suffix}", lambda stream: b"\0" * 200_000 + stream + b"\0" * 8)
     assert list(read_lines(path)) == ["a", "b", *map(str, range(2000))]
 
 
 @pytest.mark.parametrize("size", [1000, 1 << 20])
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_text_is_the_same_however_much_is_read_at_once(tmp_path: Path, suffix: str, size: int) -> None:
+def test_text_is_the_same_for_every_read_size(tmp_path: Path, suffix: str, size: int) -> None:
     text = b"".join(b"%d\n" % (number * number) for number in range(30_000))
     (path := tmp_path / f"text{suffix}").write_bytes(compressed(path, text))
     with open_decompressed(path) as file:

@@ -30,20 +30,20 @@ def test_a_write_that_fails_keeps_the_old_content(tmp_path: Path, monkeypatch: p
     assert os.listdir(tmp_path) == ["a.txt"]
 
 
-def test_a_file_that_cannot_be_made_is_told_by_its_own_name(tmp_path: Path) -> None:
+def test_error_names_the_final_path(tmp_path: Path) -> None:
     long = tmp_path / ("a" * 250)  # with what a temporary name has more, too long for a file system
     with pytest.raises(OSError, match="File name too long") as told:
         write_atomically(long, "")
     assert told.value.filename == str(long)
 
 
-def test_a_written_file_can_be_read_by_those_the_umask_lets(tmp_path: Path) -> None:
+def test_written_file_respects_the_umask(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a", "")
     (tmp_path / "b").touch()
     assert (tmp_path / "a").stat().st_mode == (tmp_path / "b").stat().st_mode
 
 
-def test_a_pipe_stays_one_and_its_reader_gets_all(tmp_path: Path) -> None:
+def test_pipe_is_written_directly(tmp_path: Path) -> None:
     pipe, got = tmp_path / "pipe", []
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
@@ -54,16 +54,14 @@ def test_a_pipe_stays_one_and_its_reader_gets_all(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
-def test_what_has_a_name_in_dev_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_device_is_written_directly(tmp_path: Path) -> None:
     with (tmp_path / "a.txt").open("wb") as file:
         write_atomically(Path(f"/dev/fd/{file.fileno()}"), "as it is")
         assert os.stat(tmp_path / "a.txt").st_ino == os.fstat(file.fileno()).st_ino
     assert (tmp_path / "a.txt").read_text() == "as it is"
 
 
-def test_a_folder_where_one_may_not_write_is_known_before_the_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_without_write_permission_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (tmp_path, os.W_OK))
     with pytest.raises(
         ValueError, match=rf"{tmp_path}/a\.txt cannot be written: you may not write to {tmp_path}; name"
@@ -92,13 +90,13 @@ def test_a_folder_whose_block_fails_leaves_nothing(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_a_folder_that_stands_already_is_left_alone(tmp_path: Path) -> None:
+def test_existing_folder_is_kept(tmp_path: Path) -> None:
     with pytest.raises(FileExistsError, match="run exists already"), atomic_folder(tmp_path / "run"):
         (tmp_path / "run").mkdir()
     assert os.listdir(tmp_path) == ["run"]
 
 
-def test_a_folder_takes_the_place_of_another_only_when_it_is_finished(tmp_path: Path) -> None:
+def test_folder_is_replaced_when_finished(tmp_path: Path) -> None:
     place = tmp_path / "there"
     for content in ("old", "new"):
         with atomic_folder(place, replace=True) as folder:

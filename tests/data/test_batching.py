@@ -70,7 +70,7 @@ def test_batches_are_a_function_of_seed_and_epoch(batch: object) -> None:
     assert flat(1, 0) != flat(2, 0)
 
 
-def test_padding_is_little_where_lengths_are_many() -> None:
+def test_padding_waste_is_small_for_varied_lengths() -> None:
     source, target = like_a_corpus(29_000)
     batches = padded_batches(source, target, tokens=4_096, seed=1, epoch=0)
     assert padding_waste(batches, source, target) < 0.06
@@ -92,7 +92,7 @@ def test_padding_waste_counts_both_sides_with_their_end_marks() -> None:
     assert packing_waste([], source, target, tokens=8) == 0
 
 
-def test_equal_examples_do_not_always_meet_the_same_others() -> None:
+def test_examples_of_equal_length_are_shuffled_between_batches() -> None:
     source = target = np.full(64, 7)
     meetings = {
         frozenset(b.tolist()) for e in range(3) for b in padded_batches(source, target, tokens=64, seed=1, epoch=e)
@@ -114,7 +114,7 @@ def test_an_example_longer_than_the_budget_is_named(batch: object) -> None:
 @given(
     weights=st.lists(st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 3.25]), min_size=1, max_size=3), seed=st.integers(0, 9)
 )
-def test_each_example_is_seen_as_often_as_its_source_weighs(weights: list[float], seed: int) -> None:
+def test_source_weights_set_how_often_examples_occur(weights: list[float], seed: int) -> None:
     origin = np.repeat(np.arange(len(weights)), 8).astype(np.uint16)
     seen: Counter[int] = Counter()
     for epoch in range(4):
@@ -125,12 +125,12 @@ def test_each_example_is_seen_as_often_as_its_source_weighs(weights: list[float]
         assert seen[number] == 4 * weights[source]
 
 
-def test_of_four_examples_a_quarter_is_one_each_epoch() -> None:
+def test_fractional_weight_rotates_through_examples() -> None:
     seen = [order(np.zeros(4, np.uint16), [0.25], seed=1, epoch=epoch).tolist() for epoch in range(4)]
     assert sorted(seen) == [[0], [1], [2], [3]]
 
 
-def test_an_order_is_the_same_for_ever() -> None:
+def test_order_is_unchanged() -> None:
     """Resuming an old run with a new NumPy must meet the same examples."""
     assert order(np.zeros(8, np.uint16), [1.0], seed=1, epoch=2).tolist() == [3, 4, 7, 6, 1, 5, 2, 0]
     assert order(np.zeros(0, np.uint16), [0.5], seed=1, epoch=2).tolist() == []
@@ -139,7 +139,7 @@ def test_an_order_is_the_same_for_ever() -> None:
     assert order(origin, [0.5, 1.5], seed=2, epoch=0).tolist() == [5, 7, 9, 6, 8, 8, 10, 2, 11, 9, 1, 10]
 
 
-def test_batches_are_the_same_for_ever() -> None:
+def test_batches_are_unchanged() -> None:
     """For the same reason."""
     source, target = np.array([1, 5, 2, 7, 3, 3, 6, 0, 4, 2, 9, 1]), np.array([2, 4, 2, 9, 3, 1, 5, 1, 4, 3, 8, 0])
     padded, packed = (

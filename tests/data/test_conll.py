@@ -88,7 +88,7 @@ def test_any_column_of_conllu_can_be_the_label(tmp_path: Path, column: str, labe
     assert next(read_conllu(write(tmp_path, CONLLU), column)).target == labels
 
 
-def test_a_column_that_conllu_has_not_is_answered_with_those_it_has(tmp_path: Path) -> None:
+def test_unknown_conllu_column_error_lists_columns(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.conllu: no column 'pos' .* form, lemma, upos, xpos, feats, deprel"):
         read_conllu(write(tmp_path, CONLLU), "pos")
 
@@ -117,24 +117,24 @@ def test_a_column_that_conllu_has_not_is_answered_with_those_it_has(tmp_path: Pa
         ([row("  ", "a", "X")], r"line 3: the word is empty .*; write it in"),
     ],
 )
-def test_conllu_that_is_not_right_is_named_by_its_line(tmp_path: Path, lines: Sequence[str], message: str) -> None:
+def test_invalid_conllu_is_an_error_with_the_line(tmp_path: Path, lines: Sequence[str], message: str) -> None:
     path = write(tmp_path, "\n".join([row("fine", "fine", "ADJ"), "", *lines]))
     with pytest.raises(DataError, match=rf"a\.conllu, {message}"):
         list(read_conllu(path))
 
 
-def test_an_empty_node_may_stand_before_the_first_word(tmp_path: Path) -> None:
+def test_empty_node_before_the_first_word(tmp_path: Path) -> None:
     path = write(tmp_path, "\n".join([row("none", id_="0.1"), row("a", "a", "X")]))
     assert list(read_conllu(path)) == [Example("a", "X")]
 
 
-def test_columns_may_be_set_off_by_spaces_and_documents_begin_with_no_word(tmp_path: Path) -> None:
+def test_columns_separated_by_spaces_with_document_marks(tmp_path: Path) -> None:
     path = write(tmp_path, CONLL_2003, "a.conll")
     assert list(read_columns(path, label=4)) == [Example("EU rejects", "B-ORG O"), Example("Peter", "B-PER")]
     assert next(read_columns(path, word=2, label=1)) == Example("NNP VBZ", "EU rejects")
 
 
-def test_columns_may_be_set_off_by_tabs_and_then_have_spaces_inside(tmp_path: Path) -> None:
+def test_columns_separated_by_tabs_may_contain_spaces(tmp_path: Path) -> None:
     path = write(tmp_path, "-DOCSTART- -X- O\nNew York\tB LOC\n \n\nis\tO\textra\n\n", "a.tsv")
     assert list(read_columns(path)) == [Example("New\u00a0York", "B\u00a0LOC"), Example("is", "O")]
 
@@ -163,7 +163,7 @@ def test_files_with_windows_line_ends_and_compressed_files_are_read_too(tmp_path
         ("-DOCSTART-\n\na X\nb\tX", r"line 4: a tab .* line 3 has none"),
     ],
 )
-def test_a_column_file_that_is_not_right_is_named_by_its_line(tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_column_file_is_an_error_with_the_line(tmp_path: Path, content: str, message: str) -> None:
     with pytest.raises(DataError, match=rf"a\.tsv, {message}"):
         list(read_columns(write(tmp_path, content, "a.tsv")))
 
@@ -192,7 +192,7 @@ def test_a_word_can_be_anything(tmp_path: Path, word: str) -> None:
     assert split_words(twice[0].source) == ["x", word]
 
 
-def test_words_are_joined_by_spaces_and_hide_their_own() -> None:
+def test_join_words_replaces_spaces_inside_words() -> None:
     assert join_words(["New York", "is", "\u200b"]) == "New\u00a0York is \u200b"
     assert split_words("New\u00a0York is \u200b") == ["New\u00a0York", "is", "\u200b"]
     assert join_words([]) == "" and split_words("") == []
@@ -201,7 +201,7 @@ def test_words_are_joined_by_spaces_and_hide_their_own() -> None:
 
 
 @given(st.lists(st.text(min_size=1)))
-def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
+def test_split_words_inverts_join_words(words: list[str]) -> None:
     assert split_words(join_words(words)) == [word.replace(" ", "\u00a0") for word in words]
 
 
@@ -223,7 +223,7 @@ def test_joined_words_come_apart_as_they_were(words: list[str]) -> None:
         ("conllu", None),
     ],
 )
-def test_a_suffix_tells_the_form(name: str, form: str | None) -> None:
+def test_format_by_suffix(name: str, form: str | None) -> None:
     assert format_of(Path("folder.conllu") / name) == form
 
 
@@ -238,7 +238,7 @@ def test_only_the_label_column_of_conllu_changes() -> None:
     assert first.tagged(["X"] * 6) == first.tagged(["X"] * 6, "upos")
 
 
-def test_only_the_label_column_of_columns_changes_and_odd_spacing_stays() -> None:
+def test_only_the_label_column_changes_and_spacing_is_kept() -> None:
     (block,) = blocks("EU  NNP B-NP   B-ORG \nrejects VBZ B-VP O", "columns")
     assert block.tagged(["O", "B-X"], 4) == ["EU  NNP B-NP   O ", "rejects VBZ B-VP B-X"]
     assert block.tagged(["A", "B"]) == ["EU  A B-NP   B-ORG ", "rejects B B-VP O"]
@@ -258,7 +258,7 @@ def test_a_missing_label_column_is_appended() -> None:
         tabs.tagged(["DET", "PROPN"], 3)
 
 
-def test_a_label_that_has_not_changed_is_not_touched() -> None:
+def test_unchanged_label_keeps_its_spelling() -> None:
     (block,) = blocks("a\tB\u00a0C\nb\tB C\nc\t B ", "columns")
     assert block.labels() == ["B\u00a0C", "B\u00a0C", "B"]
     assert block.tagged(block.labels()) == list(block.lines)
@@ -277,7 +277,7 @@ def test_labels_that_do_not_fit_are_refused(content: str, form: TaggedFormat) ->
             block.tagged(["X"] * (count - 1) + [label])
 
 
-def test_a_column_that_cannot_be_is_refused() -> None:
+def test_invalid_column_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"no column 'pos' in CoNLL-U; choose one of form"):
         blocks(CONLLU, "conllu")[0].tagged(["X"] * 6, "pos")
     for column in ("upos", 0):
@@ -285,7 +285,7 @@ def test_a_column_that_cannot_be_is_refused() -> None:
             blocks("a\tX", "columns")[0].tagged(["X"], column)
 
 
-def test_a_sentence_is_given_out_before_the_next_is_read() -> None:
+def test_sentences_are_streamed() -> None:
     lines = iter(["a\tX", "", "b\tY", "", "c\tZ"])
     stream = tagged_sentences(lines, "columns")
     assert next(stream).words == ("a",)
@@ -343,7 +343,7 @@ CONLLU_LINES = [
         ([], None),
     ],
 )
-def test_the_content_says_which_form_it_is(lines: list[str], form: str | None) -> None:
+def test_format_by_content(lines: list[str], form: str | None) -> None:
     assert detect_format(lines, 1, 2, LABELS) == form
 
 
@@ -357,7 +357,7 @@ def test_plain_text_is_refused_as_columns() -> None:
 @pytest.mark.parametrize(
     "rows", [["Anna B-PER", "sings O"], ["Anna Noun", "x NNP"], ["a ?", "b _"], ["a\tdog", "b\tcat"]]
 )
-def test_labels_and_what_looks_like_one_are_columns(rows: list[str]) -> None:
+def test_lines_with_labels_are_columns(rows: list[str]) -> None:
     check_columns(list(tagged_sentences([row + "\n" for row in rows], "columns")), 2, LABELS)
 
 
@@ -403,7 +403,7 @@ def column_lines(draw: st.DrawFn) -> list[str]:
 
 
 @given(lines=conllu_lines(), column=st.sampled_from(["form", "lemma", "upos", "xpos", "feats", "deprel"]))
-def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: str) -> None:
+def test_conllu_round_trip(lines: list[str], column: str) -> None:
     parts = list(tagged_sentences(lines, "conllu"))
     assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
     assert [line for block in parts for line in block.lines] == lines
@@ -412,7 +412,7 @@ def test_conllu_with_its_own_labels_is_the_same_file(lines: list[str], column: s
 @given(
     lines=conllu_lines(), label=DENSE.filter(lambda label: label == label.strip("\u00a0"))
 )  # at an end it is padding
-def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: list[str], label: str) -> None:
+def test_conllu_with_new_labels_changes_only_the_label_column(lines: list[str], label: str) -> None:
     tagged = [line for block in tagged_sentences(lines, "conllu") for line in block.tagged([label] * len(block.words))]
     for old, new in zip(lines, tagged, strict=True):
         before, after = old.split("\t"), new.split("\t")
@@ -423,7 +423,7 @@ def test_conllu_with_other_labels_differs_in_that_column_of_words_alone(lines: l
 
 
 @given(lines=column_lines(), column=st.integers(1, 2))
-def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], column: int) -> None:
+def test_columns_round_trip(lines: list[str], column: int) -> None:
     parts = list(tagged_sentences(lines, "columns"))
     assert [line for block in parts for line in block.tagged(block.labels(column), column)] == lines
     assert all(split_words(join_words(block.words)) == list(block.words) for block in parts)
@@ -434,7 +434,7 @@ def test_columns_with_their_own_labels_are_the_same_file(lines: list[str], colum
 @pytest.mark.parametrize(
     ("part", "count", "words"), [("train", 12_544, 204_577), ("dev", 2_001, 25_147), ("test", 2_077, 25_094)]
 )
-def test_the_english_web_treebank_is_read_whole_and_comes_back_exactly(part: str, count: int, words: int) -> None:
+def test_english_web_treebank_round_trip(part: str, count: int, words: int) -> None:
     path = EWT / f"{part}.conllu.xz"
     examples = list(read_conllu(path))
     assert len(examples) == count

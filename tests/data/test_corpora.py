@@ -144,7 +144,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.skipif("sys.platform != 'linux'", reason="other platforms have their data folders elsewhere")
-def test_what_is_got_is_where_recipes_look_with_no_variable_set(
+def test_downloaded_corpus_is_found_without_environment_variable(
     server: Server, tiny: CatalogueEntry, home: Path
 ) -> None:
     with pytest.raises(DataError, match=r"get it with `sightline data get multi30k`, or set data\.folder"):
@@ -196,7 +196,7 @@ def test_the_help_is_one_screen_and_needs_no_torch() -> None:
 # --- downloads -------------------------------------------------------------------------------------------------------
 
 
-def test_a_download_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -> None:
+def test_partial_download_is_resumed(server: Server, tmp_path: Path) -> None:
     content = bytes(range(256)) * 1_000
     server.files["/example.org/big"] = content
     part = tmp_path / "big.part"
@@ -208,7 +208,7 @@ def test_a_download_goes_on_where_it_broke_off(server: Server, tmp_path: Path) -
     assert server.ranges == ["bytes=100000-"]
 
 
-def test_a_connection_that_breaks_is_taken_up_again(server: Server, tmp_path: Path) -> None:
+def test_broken_connection_is_retried(server: Server, tmp_path: Path) -> None:
     content = bytes(300_000)
     server.files["/example.org/big"], server.breaks_after = content, 131_072
     seen: list[int] = []
@@ -222,7 +222,7 @@ def test_a_connection_that_breaks_is_taken_up_again(server: Server, tmp_path: Pa
     assert server.ranges[1] is not None and seen[-1] == 300_000
 
 
-def test_a_server_that_cannot_resume_sends_all_again(server: Server, tmp_path: Path) -> None:
+def test_server_without_ranges_restarts_the_download(server: Server, tmp_path: Path) -> None:
     server.files["/example.org/file"], server.resumes = b"whole file", False
     (tmp_path / "file.part").write_bytes(b"xxxxx")
     assert (
@@ -239,7 +239,7 @@ def test_a_file_that_was_changed_is_refused(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("offline", [True, False])
-def test_an_error_names_the_address_and_what_to_do_by_hand(server: Server, tmp_path: Path, offline: bool) -> None:
+def test_download_error_names_url_and_remedy(server: Server, tmp_path: Path, offline: bool) -> None:
     where = "http://127.0.0.1:9" if offline else mirror(server)
     cause = "Connection refused; is this machine offline" if offline else "HTTP 404 Not Found"
     told = (
@@ -267,7 +267,7 @@ def made(kind: str, originals: dict[str, bytes], folder: Path, *products: Produc
     return {name: content.decode() for name, content in convert(one, paths)}
 
 
-def test_a_byte_order_mark_goes_and_archives_are_opened(tmp_path: Path) -> None:
+def test_files_are_unpacked_without_byte_order_mark(tmp_path: Path) -> None:
     product = Product("test.de", 1, "", "a.zip", "folder/test.txt")
     assert made("files", {"a.zip": zipped(folder__test_txt="\ufeffhallo\n")}, tmp_path, product) == {
         "test.de": "hallo\n"

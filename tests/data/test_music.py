@@ -37,12 +37,12 @@ def read(folder: Path, *pieces: Any) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("rest", [-1, -1.0, None, float("nan")])
-def test_a_rest_may_be_minus_one_null_or_nan_and_a_pitch_may_have_a_point(tmp_path: Path, rest: float | None) -> None:
+def test_notations_of_rests_and_pitches(tmp_path: Path, rest: float | None) -> None:
     assert read(tmp_path, [[67.0, rest, 59, 43], [rest] * 4]) == [((67, None, 59, 43), (None,) * 4)]
     assert all(type(pitch) is int for pitch in read(tmp_path, [[67.0, 62.0, 59.0, 43.0]])[0][0])
 
 
-def test_voices_that_cross_stay_who_they_are(tmp_path: Path) -> None:
+def test_crossing_voices_keep_their_order(tmp_path: Path) -> None:
     assert read(tmp_path, [[60, 64, 50, 55]]) == [((60, 64, 50, 55),)]
 
 
@@ -57,16 +57,14 @@ def test_voices_that_cross_stay_who_they_are(tmp_path: Path) -> None:
         ([], (None, None, None, None)),
     ],
 )
-def test_a_voice_that_was_left_out_is_the_one_that_is_missed(
-    tmp_path: Path, short: list[int], whole: tuple[int | None, ...]
-) -> None:
+def test_missing_voice_is_inferred(tmp_path: Path, short: list[int], whole: tuple[int | None, ...]) -> None:
     full = tuple(FULL)
     assert read(tmp_path, [FULL, short, FULL]) == [(full, whole, full)]
     assert read(tmp_path, [short, FULL]) == [(whole, full)]
     assert read(tmp_path, [FULL, short]) == [(full, whole)]
 
 
-def test_a_solo_stays_in_one_voice_even_where_it_comes_near_another(tmp_path: Path) -> None:
+def test_solo_stays_in_one_voice(tmp_path: Path) -> None:
     """The beginning of a training piece: 67 alone would be the alto's, but the line leads to the soprano's 74."""
     (steps,) = read(tmp_path, [[67], [67], [74], [74], [74, 66, 57, 50]])
     assert [step[0] for step in steps] == [67, 67, 74, 74, 74]
@@ -99,7 +97,7 @@ def test_without_a_full_step_the_voices_are_filled_from_the_top(tmp_path: Path) 
         ({"a": 1}, r"train, piece 2: not a list of steps"),
     ],
 )
-def test_what_is_wrong_with_a_piece_is_named_with_its_place(tmp_path: Path, piece: Any, message: str) -> None:
+def test_invalid_piece_is_an_error_with_its_place(tmp_path: Path, piece: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(tmp_path, [FULL], piece)
 
@@ -117,7 +115,7 @@ def test_what_is_wrong_with_a_piece_is_named_with_its_place(tmp_path: Path, piec
         (b'{"train": 3}', r"part 'train' is not a list of pieces"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+def test_invalid_music_file_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "music.json"
     path.write_bytes(content)
     with pytest.raises(DataError, match=message):
@@ -170,13 +168,13 @@ def test_words_and_pieces_are_inverses(chorale: Chorale) -> None:
     assert to_events(salvage.chorale) == text
 
 
-def test_what_a_model_wrote_is_used_as_far_as_it_goes_and_the_rest_is_counted() -> None:
+def test_invalid_words_of_generated_text_are_counted() -> None:
     salvage = parse_events("67 <unk> 59 43 128 62 -5 43 067 62 59 43 67 blah")
     assert salvage.chorale.steps == ((67, None, 59, 43), (None, 62, None, 43), (None, 62, 59, 43))
     assert (salvage.unknown, salvage.outside, salvage.unfinished, salvage.dropped) == (2, 2, 2, 6)
 
 
-def test_a_wrong_word_does_not_move_the_notes_after_it_to_another_voice() -> None:
+def test_invalid_word_becomes_a_rest() -> None:
     assert parse_events("x 62 59 43 67 62 59 43").chorale.steps[1] == (67, 62, 59, 43)
 
 
@@ -188,7 +186,7 @@ def test_every_word_of_a_generated_text_is_used_or_counted(words: list[str]) -> 
     assert usable + salvage.dropped == len(words)
 
 
-def test_nothing_is_the_empty_piece() -> None:
+def test_empty_text_is_an_empty_piece() -> None:
     assert parse_events(" \n").chorale == Chorale(())
     assert to_events(Chorale(())) == ""
 
@@ -203,12 +201,12 @@ def test_a_chorale_has_four_voices_that_midi_can_play() -> None:
 # Transposition
 
 
-def test_a_piece_moves_with_its_rests() -> None:
+def test_transposition_keeps_rests() -> None:
     assert to_events(transpose(PIECE, 2)) == "69 64 61 45 69 64 _ 45 71 64 _ 45 71 62 59 _"
     assert transpose(transpose(PIECE, -5), 5) == PIECE
 
 
-def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
+def test_transposition_out_of_range_is_an_error() -> None:
     assert transpose(PIECE, 58).steps[2][0] == 127
     with pytest.raises(ValueError, match=r"step 3, soprano: 69 moved by 59 semitones is 128"):
         transpose(PIECE, 59)
@@ -216,7 +214,7 @@ def test_a_voice_that_would_leave_what_midi_can_play_is_named() -> None:
         transpose(PIECE, -44)
 
 
-def test_a_piece_that_cannot_be_moved_as_a_recipe_wants_is_named(tmp_path: Path) -> None:
+def test_transposition_of_a_recipe_out_of_range_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "two.json").write_text(json.dumps({"train": [[[67, 62, 59, 43]], [[127, 62, 59, 43]]]}))
     source = ChoralesSource(file="two.json", split="train", transpose=(0, 1))
     with pytest.raises(DataError, match=r"two\.json, train, piece 2, step 1, soprano: 127 moved by 1 semitone is 128"):
@@ -275,7 +273,9 @@ def test_a_pitch_that_repeats_is_one_held_note(tmp_path: Path) -> None:
 
 
 @given(chorale=CHORALES.filter(lambda chorale: bool(chorale.steps)))
-def test_a_midi_file_holds_every_note_and_no_other(tmp_path_factory: pytest.TempPathFactory, chorale: Chorale) -> None:
+def test_midi_file_has_exactly_the_notes_of_the_piece(
+    tmp_path_factory: pytest.TempPathFactory, chorale: Chorale
+) -> None:
     piece = written(chorale, tmp_path_factory.mktemp("midi"))
     for index, track in enumerate(piece.tracks[1:]):
         sung: list[int | None] = [None] * len(chorale.steps)

@@ -57,12 +57,12 @@ def word_numbers(ids: np.ndarray) -> np.ndarray:
     return np.array(found)
 
 
-def test_the_same_key_draws_the_same_and_another_something_else() -> None:
+def test_random_numbers_depend_on_the_key() -> None:
     assert (NoiseRandom(1, 2, 3).raw(5) == NoiseRandom(1, 2, 3).raw(5)).all()
     assert (NoiseRandom(1, 2, 3).raw(5) != NoiseRandom(1, 2, 4).raw(5)).all()
 
 
-def test_every_set_is_drawn_as_often() -> None:
+def test_choose_draws_all_sets_equally_often() -> None:
     counts = np.zeros((4, 4))
     for key in range(3_000):
         low, high = NoiseRandom(key).choose(2, 4)
@@ -83,7 +83,7 @@ def masked(noise: MaskNoise, length: int = 128, repeats: int = 40) -> list[tuple
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_fifteen_percent_are_chosen_and_eighty_ten_ten_of_them_masked_changed_and_left(whole: bool) -> None:
+def test_masking_rates(whole: bool) -> None:
     found = masked(MaskNoise(whole_words=whole))
     before, after, wanted = (np.concatenate([each[part] for each in found]) for part in range(3))
     chosen = wanted != PAD
@@ -98,7 +98,7 @@ def test_fifteen_percent_are_chosen_and_eighty_ten_ten_of_them_masked_changed_an
     assert fate[fate != mask].min() >= pieces().first  # nothing becomes a special or a mark of another noise
 
 
-def test_no_word_is_chosen_in_part() -> None:
+def test_whole_word_masking() -> None:
     parts = 0
     for before, _, wanted in masked(MaskNoise(), repeats=5):
         words, chosen = word_numbers(before), wanted != PAD
@@ -108,7 +108,7 @@ def test_no_word_is_chosen_in_part() -> None:
     assert parts > 50  # words of several pieces were among them
 
 
-def test_where_no_spaces_are_set_a_piece_is_a_word() -> None:
+def test_whole_word_masking_in_scripts_without_spaces() -> None:
     line = "雪の中で二人の子供が犬と遊んでいるのを見た、そして山の上に月が出るまで歩いた。"
     cutter = Tokenizer.train(BpeTokenizer(size=45, min_count=1), [line], (MASK,))
     ids = np.array(cutter.encode(line))
@@ -120,7 +120,7 @@ def test_where_no_spaces_are_set_a_piece_is_a_word() -> None:
     assert min(shares) > 0.1 and max(shares) < 0.2  # not a clause as a whole, nor a mark of punctuation alone
 
 
-def test_single_tokens_are_chosen_where_words_need_not_be_whole() -> None:
+def test_token_masking() -> None:
     some = [
         np.bincount(word_numbers(before), wanted != PAD) / np.bincount(word_numbers(before))
         for before, _, wanted in masked(MaskNoise(whole_words=False), repeats=1)
@@ -128,13 +128,13 @@ def test_single_tokens_are_chosen_where_words_need_not_be_whole() -> None:
     assert not set(np.concatenate(some)) <= {0.0, 1.0}
 
 
-def test_specials_are_never_chosen_while_there_is_text() -> None:
+def test_special_tokens_are_not_masked() -> None:
     for before, _, wanted in masked(MaskNoise(rate=0.9), length=16, repeats=3):
         assert (wanted[before < len(SPECIALS)] == PAD).all()
 
 
 @given(length=st.integers(1, 80), rate=st.floats(0.01, 0.95), key=st.integers(0, 1_000))
-def test_something_is_always_wanted_and_never_more_than_there_is_room_for(length: int, rate: float, key: int) -> None:
+def test_masking_has_at_least_one_label_and_at_most_the_limit(length: int, rate: float, key: int) -> None:
     noise = MaskNoise(rate=rate)
     _, wanted = mask_tokens(text()[key : key + length], noise, pieces(), NoiseRandom(key))
     assert 1 <= np.count_nonzero(wanted) <= noise.most(length)
@@ -165,9 +165,7 @@ def put_together(source: list[int], target: list[int], marks: list[int]) -> list
 
 
 @given(length=st.integers(1, 200), rate=st.floats(0.02, 0.9), mean=st.floats(1, 6), key=st.integers(0, 999))
-def test_every_token_is_in_the_source_or_in_the_target_of_span_corruption(
-    length: int, rate: float, mean: float, key: int
-) -> None:
+def test_span_corruption_keeps_every_token(length: int, rate: float, mean: float, key: int) -> None:
     noise, window = SpanNoise(rate=rate, mean_span_length=mean), text()[key : key + length]
     source, target = (each.tolist() for each in corrupt_spans(window, noise, pieces(*noise.marks), NoiseRandom(key)))
     marks = [tokenizer().mark(mark) for mark in noise.marks]
@@ -182,7 +180,7 @@ def test_every_token_is_in_the_source_or_in_the_target_of_span_corruption(
     assert put_together(source, target, marks) == plain.tolist()
 
 
-def test_spans_cover_fifteen_percent_with_three_tokens_each_wherever_they_stand() -> None:
+def test_span_corruption_rate_and_mean_length() -> None:
     lengths, places = [], np.zeros(120)
     marks = [tokenizer().mark(mark) for mark in SPANS.marks]
     plain = text()[text() != END]
@@ -202,7 +200,7 @@ def test_spans_cover_fifteen_percent_with_three_tokens_each_wherever_they_stand(
     assert thirds == pytest.approx(1 / 3, abs=0.03)
 
 
-def test_the_text_of_span_corruption_becomes_a_source_of_full_length() -> None:
+def test_span_corruption_window_fills_the_context() -> None:
     for context in (8, 64, 256, 512):
         length = SPANS.window(context)
         assert SPANS.sides(length)[0] == context - 1
@@ -212,7 +210,7 @@ def test_the_text_of_span_corruption_becomes_a_source_of_full_length() -> None:
 # --- denoising -----------------------------------------------------------------------------------------------------
 
 
-def test_denoising_without_anything_else_changes_only_the_order_of_sentences() -> None:
+def test_sentence_permutation() -> None:
     noise = InfillingNoise(rate=0.001)
     moved = 0
     for number, window in enumerate(windows(120)):
@@ -250,7 +248,7 @@ CUTTERS = [BpeTokenizer(size=90, min_count=1), CharacterTokenizer(), WordTokeniz
 
 
 @pytest.mark.parametrize("section", CUTTERS, ids=lambda section: section.kind)
-def test_sentences_are_moved_whole_where_full_stops_stand_inside_them(section: AnyTokenizer) -> None:
+def test_sentence_permutation_with_abbreviations(section: AnyTokenizer) -> None:
     texts = [" ".join(parts) for parts in DOCUMENTS]
     cutter = Tokenizer.train(section, texts, (MASK,))
     window = np.array([token for text in texts for token in (*cutter.encode(text), END)])
@@ -267,7 +265,7 @@ def test_sentences_are_moved_whole_where_full_stops_stand_inside_them(section: A
     assert len(orders) > 50
 
 
-def test_broken_lines_are_no_sentences() -> None:
+def test_line_breaks_do_not_end_sentences() -> None:
     cutter = Tokenizer.train(CharacterTokenizer(spaces="keep"), ["to be\nor not. That\nis"], (MASK,))
     window = np.array(cutter.encode("to be\nor not. That\nis"))
     found = {
@@ -281,7 +279,7 @@ def test_broken_lines_are_no_sentences() -> None:
     assert found == {"to be\nor not. That\nis", " That\nisto be\nor not."}
 
 
-def test_spans_of_denoising_are_of_whole_words_with_poisson_lengths() -> None:
+def test_text_infilling_masks_whole_words_with_poisson_lengths() -> None:
     noise = InfillingNoise(permute_sentences=False)
     mask, lengths, units, covered = tokenizer().mark(MASK), [], 0, 0
     for key in range(300):
@@ -316,7 +314,7 @@ def _find(text: list[int], part: list[int], at: int) -> int:
     return next(place for place in range(at, len(text)) if text[place : place + len(part)] == part)
 
 
-def test_deletion_leaves_masks_and_takes_its_share_of_the_rest() -> None:
+def test_token_deletion_keeps_masks() -> None:
     mask, masks, kept, plain_kept = tokenizer().mark(MASK), 0, 0, 0
     for key in range(100):
         window = text()[key * 13 : key * 13 + 150]
@@ -338,7 +336,7 @@ def test_deletion_leaves_masks_and_takes_its_share_of_the_rest() -> None:
     delete=st.floats(0, 0.5),
     key=st.integers(0, 999),
 )
-def test_a_denoising_source_is_never_longer_than_its_text(
+def test_denoising_source_is_not_longer_than_its_text(
     length: int, rate: float, mean: float, delete: float, key: int
 ) -> None:
     noise, window = InfillingNoise(rate=rate, mean_span_length=mean, deletion_ratio=delete), text()[key : key + length]

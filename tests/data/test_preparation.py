@@ -13,7 +13,7 @@ from sightline.data.text_files import DataError
 from sightline.recipe import Recipe
 
 
-def test_what_stands_behind_the_limit_is_not_read(tmp_path: Path) -> None:
+def test_lines_after_the_limit_are_not_read(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a\tb\nc\td\nno tab here\n")
     source = {"kind": "tsv", "file": "a.tsv"}
     data = {"folder": str(tmp_path), "train": [source], "validation": source, "limit": 2}
@@ -29,7 +29,7 @@ def test_examples_are_read_in_the_direction_of_the_recipe(tmp_path: Path) -> Non
     assert list(training_examples(recipe)) == [("b", "a"), ("d", "c")]
 
 
-def test_a_tagger_has_a_label_for_each_word_or_the_line_is_named(tmp_path: Path) -> None:
+def test_tagger_with_uneven_labels_is_an_error_with_the_line(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("a dog\tDET NOUN\na dog\tDET\n")
     source = {"kind": "tsv", "file": "a.tsv"}
     data = {"folder": str(tmp_path), "train": [source], "validation": source}

@@ -47,7 +47,7 @@ def test_only_newlines_end_lines(tmp_path: Path) -> None:
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\ufeff")))
-def test_lines_are_what_stands_between_newlines(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_lines_are_split_at_newlines(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("lines") / "a"
     path.write_bytes((text + "\n").encode())
     assert list(read_lines(path)) == text.split("\n")
@@ -117,7 +117,7 @@ def test_bytes_that_are_not_utf8_are_found(tmp_path: Path) -> None:
     ],
     ids=["utf-16", "utf-16-be", "gz", "xz", "bz2", "zst", "later"],
 )
-def test_what_is_not_utf8_is_told_by_how_the_file_begins(tmp_path: Path, content: bytes, remedy: str) -> None:
+def test_encoding_is_guessed_from_the_beginning_of_the_file(tmp_path: Path, content: bytes, remedy: str) -> None:
     write(tmp_path, a_tsv=content)
     with pytest.raises(DataError, match=rf"a\.tsv, line \d: byte \d+ .* is not UTF-8; .*{remedy}"):
         examples(TsvSource(file="a.tsv"), tmp_path)
@@ -171,7 +171,7 @@ def test_a_pronouncing_dictionary_is_a_pattern(tmp_path: Path) -> None:
         examples(PatternSource(file="a.dict", pattern=r"(?P<source>\w+) (?P<target>.*)"), tmp_path)
 
 
-def test_a_group_that_took_no_part_is_an_error(tmp_path: Path) -> None:
+def test_unmatched_pattern_group_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, a_txt="a b\na\n")
     with pytest.raises(DataError, match=r"line 2: 'a' has no source or target"):
         examples(PatternSource(file="a.txt", pattern="(?P<source>a)(?: (?P<target>b))?"), tmp_path)
@@ -195,7 +195,7 @@ def test_shares_are_disjoint_complete_and_the_same_in_both_directions(tmp_path: 
     assert examples(parts[1], tmp_path, swap=True) == [(target, source) for source, target in split[1]]
 
 
-def test_a_part_of_a_text_is_counted_in_its_lines_or_in_its_letters(tmp_path: Path) -> None:
+def test_part_of_a_plain_source_counts_lines_or_characters(tmp_path: Path) -> None:
     write(tmp_path, a_txt="one\ntwo\n \nfour\nfive\n")
     every = PlainSource(file="a.txt")
     assert examples(every, tmp_path) == [("", "one"), ("", "two"), ("", "four"), ("", "five")]  # blank ones are none
@@ -206,7 +206,7 @@ def test_a_part_of_a_text_is_counted_in_its_lines_or_in_its_letters(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", [3, 4, 8])
-def test_only_a_file_begins_with_a_byte_order_mark_and_not_a_block_of_it(
+def test_byte_order_mark_is_removed_only_at_the_beginning_of_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
 ) -> None:
     monkeypatch.setattr(text_files, "_BLOCK", size)
@@ -225,7 +225,7 @@ def test_a_line_far_into_a_file_is_named_by_its_number_in_the_file(
         list(read_lines(tmp_path / "b.txt"))
 
 
-def test_what_falls_between_two_shares_belongs_to_the_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adjacent_shares_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, a_tsv="0.25\tlow\n0.5\tmiddle\n0.75\thigh\n")
     monkeypatch.setattr(sources, "split_position", float)
     assert examples(TsvSource(file="a.tsv", share=(0.25, 0.5)), tmp_path) == [("0.25", "low")]
@@ -233,11 +233,11 @@ def test_what_falls_between_two_shares_belongs_to_the_second(tmp_path: Path, mon
     assert [part_of(text) for text in ("0.0", "0.8", "0.9")] == ["train", "validation", "test"]
 
 
-def test_a_text_keeps_its_place_for_ever() -> None:
+def test_split_position_is_unchanged() -> None:
     assert split_position("Satz") == split_position(" Satz ") == pytest.approx(0.9503143899796342, abs=1e-12)
 
 
-def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
+def test_data_folder_is_searched_beside_the_recipe_then_in_the_corpora_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe, corpora = tmp_path / "recipes" / "a.yaml", tmp_path / "corpora"
@@ -258,7 +258,7 @@ def test_the_folder_is_looked_for_beside_the_recipe_and_then_among_the_corpora(
     assert resolve_folder(None, None) is None
 
 
-def test_a_folder_of_another_machine_is_found_by_its_name_among_the_corpora(
+def test_absolute_data_folder_of_another_machine_is_found_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "m30k").mkdir()
@@ -271,7 +271,7 @@ def test_a_folder_of_another_machine_is_found_by_its_name_among_the_corpora(
     assert examples(TEXT, tmp_path / "m30k") == [("eins", "one")]
 
 
-def test_a_folder_that_is_there_is_not_looked_for_elsewhere(
+def test_existing_data_folder_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
     for folder in ("here/m30k", "corpora/m30k"):
@@ -283,9 +283,7 @@ def test_a_folder_that_is_there_is_not_looked_for_elsewhere(
     assert not recwarn.list
 
 
-def test_a_folder_that_is_nowhere_is_told_with_both_places_by_whoever_reads_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_data_folder_error_names_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CORPORA", str(tmp_path))
     gone = folder_here("/server/m30k")
     with pytest.raises(DataError, match=rf"there is no /server/m30k and no {tmp_path}/m30k.*; set .*recipe\.yaml"):

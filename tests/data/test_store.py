@@ -63,7 +63,7 @@ def stores(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "cache" / "stores").iterdir() if path.is_dir())
 
 
-def test_a_store_gives_back_what_went_in(place: Path) -> None:
+def test_store_round_trip(place: Path) -> None:
     made = make(place)
     assert texts(made) == PAIRS
     assert made.counts == dict.fromkeys(made.counts, 0) | {"read": 5, "kept": 5}
@@ -80,25 +80,23 @@ def test_a_store_gives_back_what_went_in(place: Path) -> None:
 
 
 @pytest.mark.parametrize(("size", "kind"), [(1 << 16, np.uint16), ((1 << 16) + 1, np.uint32)])
-def test_ids_take_two_bytes_where_all_fit_into_them(
-    place: Path, monkeypatch: pytest.MonkeyPatch, size: int, kind: type
-) -> None:
+def test_small_vocabularies_use_16_bit_ids(place: Path, monkeypatch: pytest.MonkeyPatch, size: int, kind: type) -> None:
     monkeypatch.setattr(Tokenizer, "size", property(lambda self: size))
     assert make(place).take([0])[0][0].dtype == kind
 
 
-def test_ids_past_the_end_of_the_vocabulary_have_room(place: Path) -> None:
+def test_copied_words_use_32_bit_ids(place: Path) -> None:
     assert make(place, copying=True).take([0])[0][0].dtype == np.uint32
 
 
-def test_examples_that_are_not_there_are_refused(place: Path) -> None:
+def test_index_out_of_range(place: Path) -> None:
     made = make(place)
     for wrong in (-1, len(made)):
         with pytest.raises(IndexError, match=f"examples {wrong} to {wrong} of a store of {len(made)}"):
             made.take([wrong])
 
 
-def test_where_each_word_has_a_label_a_line_with_too_few_is_named(place: Path) -> None:
+def test_uneven_labels_are_an_error_with_the_line(place: Path) -> None:
     made = StoreSpec((TsvSource(file="a.tsv"),), replace(VOCABULARY, labels="words"), place)
     with pytest.raises(DataError, match=r"a\.tsv, line 4: "):
         list(made.examples())
@@ -108,7 +106,7 @@ def test_sides_can_be_exchanged(place: Path) -> None:
     assert texts(make(place, swap=True)) == [(target, source) for source, target in PAIRS]
 
 
-def test_of_long_pairsfewer_are_held_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_are_limited_by_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_CHARACTERS", 200)
     handed: list[int] = []
     tokenize = store._tokenize
@@ -150,7 +148,7 @@ def test_each_example_knows_its_source(place: Path) -> None:
         (Clean(drop_copies=True), [0, 1, 2, 3, 4], {"copy": 1, "empty": 1}),
     ],
 )
-def test_what_is_dropped_is_counted_by_reason(
+def test_dropped_examples_are_counted_by_reason(
     tmp_path: Path, rules: Clean, kept: list[int], reason: dict[str, int]
 ) -> None:
     pairs = [
@@ -175,33 +173,33 @@ def cleaned(folder: Path, pairs: Sequence[tuple[str, str]], rules: Clean) -> tup
     return [target for _, target in texts(made)], counts
 
 
-def test_either_side_may_be_too_much_longer_than_the_other_and_just_as_much_is_not(tmp_path: Path) -> None:
+def test_max_ratio_applies_to_both_sides(tmp_path: Path) -> None:
     pairs = [("ein", "a dog"), ("ein", "a dog runs"), ("ein Hund", "a"), ("ein Hund läuft", "a")]
     assert cleaned(tmp_path, pairs, Clean(max_ratio=2)) == (["a dog", "a"], {"ratio": 2})
 
 
-def test_what_is_wrong_in_two_ways_is_counted_once(tmp_path: Path) -> None:
+def test_dropped_example_is_counted_once(tmp_path: Path) -> None:
     pairs = [("ein Hund läuft", "a"), ("ein", "a")]
     assert cleaned(tmp_path, pairs, Clean(max_tokens=2, max_ratio=2)) == (["a"], {"too long": 1})
 
 
-def test_what_was_dropped_makes_nothing_a_duplicate(tmp_path: Path) -> None:
+def test_dropped_examples_do_not_count_for_deduplication(tmp_path: Path) -> None:
     pairs = [("ein", "a dog runs"), ("ein", "a"), ("ein", "a dog")]
     assert cleaned(tmp_path, pairs, Clean(max_ratio=2, deduplicate="sources")) == (["a"], {"ratio": 1, "duplicate": 1})
 
 
-def test_a_copy_with_other_spaces_at_its_ends_is_a_copy(tmp_path: Path) -> None:
+def test_drop_copies_ignores_surrounding_spaces(tmp_path: Path) -> None:
     assert cleaned(tmp_path, [(" a dog", "a dog "), ("ein", "a")], Clean(drop_copies=True)) == (["a"], {"copy": 1})
 
 
-def test_hundreds_of_examples_are_told_apart(tmp_path: Path) -> None:
+def test_deduplication_keeps_different_examples(tmp_path: Path) -> None:
     words = sorted({word for pair in PAIRS for side in pair for word in side.split()})
     pairs = [(f"{one} {two} {three}", "a") for one in words for two in words for three in words]
     assert len(pairs) > 500
     assert len(cleaned(tmp_path, pairs, Clean(deduplicate="pairs"))[0]) == len(pairs)
 
 
-def test_pairs_that_only_a_newline_makes_alike_are_no_duplicates(tmp_path: Path) -> None:
+def test_deduplication_separates_source_and_target(tmp_path: Path) -> None:
     pairs = [("ein\nHund", "a dog"), ("ein", "Hund\na dog"), ("ein", "Hund\na dog ")]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in pairs))
     made = make(tmp_path, JsonLinesSource(file="a.jsonl"), clean=Clean(deduplicate="pairs"))
@@ -216,7 +214,7 @@ def test_a_store_is_built_once_and_found_again(place: Path) -> None:
     assert again.folder == first.folder
 
 
-def test_all_that_goes_in_makes_another_store(place: Path) -> None:
+def test_store_key_depends_on_content(place: Path) -> None:
     make(place)
     make(place, swap=True)
     make(place, limit=4)
@@ -232,7 +230,7 @@ def test_all_that_goes_in_makes_another_store(place: Path) -> None:
     assert texts(make(place)) == PAIRS[:3]
 
 
-def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_key_depends_on_every_field(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Vocabulary.train(BpeTokenizer(size=60, min_count=1), lambda: iter(PAIRS))
     changes: list[dict[str, Any]] = [
         {},
@@ -253,22 +251,20 @@ def test_every_ingredient_has_its_part_in_the_name_of_a_store(place: Path, monke
     assert plain.key(place / "cache") not in names
 
 
-def test_the_dates_of_another_babel_are_another_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_store_key_depends_on_the_version_of_babel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = StoreSpec((DatesSource(split="train", examples=1),), VOCABULARY, None)
     before = made.key(tmp_path)
     monkeypatch.setattr(ingredients, "version", lambda name: "another")
     assert made.key(tmp_path) != before
 
 
-def test_where_files_lie_and_what_they_weigh_does_not_matter(place: Path) -> None:
+def test_store_key_ignores_paths_and_weights(place: Path) -> None:
     first = make(place)
     (place / "a.tsv").rename(place / "b.tsv")
     assert make(place, TsvSource(file="b.tsv", weight=2.0)).folder == first.folder
 
 
-def test_a_changed_file_is_seen_even_when_its_size_and_time_are_the_same(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_file_with_the_same_size_and_time_is_noticed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later(monkeypatch)  # or nothing would be remembered of a file just written
     first = make(place)
     assert make(place).folder == first.folder
@@ -278,7 +274,7 @@ def test_a_changed_file_is_seen_even_when_its_size_and_time_are_the_same(
     assert make(place).folder != first.folder
 
 
-def test_the_checksum_of_an_old_file_is_remembered(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_of_an_unchanged_file_is_cached(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, cache = place / "a.tsv", place / "cache"
     os.utime(path, (time.time() - 60, time.time() - 60))
     content_hash(path, cache)
@@ -292,7 +288,7 @@ def test_the_checksum_of_an_old_file_is_remembered(place: Path, monkeypatch: pyt
     assert content_hash(path, cache) == found
 
 
-def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Path) -> None:
+def test_dropout_is_deterministic_and_differs_between_variants(tmp_path: Path) -> None:
     write(tmp_path, PAIRS[:3] * 20)
 
     def cut(variant: int) -> list[list[int]]:
@@ -307,7 +303,7 @@ def test_dropout_cuts_each_variant_differently_and_always_the_same(tmp_path: Pat
     assert cut(0) == first
 
 
-def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
+def test_source_of_the_maximum_length_is_not_truncated() -> None:
     plain, pairs = StoreSpec((), VOCABULARY, None), [Example("der Hund läuft", "the dog runs"), Example("ein", "a")]
     (whole, short), targets, cut = plain.encode(pairs, 0)
     assert cut == [False, False] and len(whole) > len(short)
@@ -316,7 +312,7 @@ def test_a_source_that_just_fits_is_not_counted_as_cut() -> None:
     assert fewer.encode(pairs, 0) == ([whole[:-1], short], targets, [True, False])
 
 
-def test_dropout_cuts_each_chunk_and_each_side_differently() -> None:
+def test_dropout_differs_between_chunks_and_sides() -> None:
     made = StoreSpec((), VOCABULARY, None, dropout=BpeDropout(0.5, 0, 0))
     text = "der Hund läuft a dog runs"
     chunks = [made.encode([Example(text, text)], number)[:2] for number in range(4)]
@@ -354,7 +350,7 @@ load_or_build_store(spec, cache=folder / "cache", progress=kill)
     assert make(place).folder.name == left.split(".")[1]
 
 
-def test_of_several_builders_one_builds_and_all_get_the_store(place: Path) -> None:
+def test_concurrent_processes_build_a_store_once(place: Path) -> None:
     told: list[int] = []
 
     def slowly(count: int) -> None:
@@ -380,7 +376,7 @@ def test_a_disk_that_fills_up_leaves_nothing(place: Path, monkeypatch: pytest.Mo
     assert stores(place) == []
 
 
-def test_a_store_of_nothing_is_an_error(place: Path) -> None:
+def test_empty_store_is_an_error(place: Path) -> None:
     write(place, PAIRS[2:])
     with pytest.raises(DataError, match=r"no examples are left of the 3 read \(2 empty, 1 too long\); check"):
         make(place, clean=Clean(max_tokens=2))

@@ -29,7 +29,7 @@ SOON = 10.0  # seconds; a third of that
 TRANSFORMER = {"kind": "transformer", "layers": 1, "heads": 2}
 
 
-def test_the_next_copy_is_cut_while_one_is_learned_from_and_each_only_once() -> None:
+def test_next_variant_is_built_in_the_background_once() -> None:
     cut: list[int] = []
     ahead = threading.Event()
 
@@ -47,7 +47,7 @@ def test_the_next_copy_is_cut_while_one_is_learned_from_and_each_only_once() -> 
     assert cut == [0, 1, 1]  # the second time it is found in the cache
 
 
-def test_whoever_closes_them_waits_for_no_cut_and_keeps_what_is_there() -> None:
+def test_close_cancels_building_and_keeps_finished_stores() -> None:
     begun = threading.Event()
 
     def make(variant: int, stop: threading.Event) -> Any:
@@ -67,7 +67,7 @@ def test_whoever_closes_them_waits_for_no_cut_and_keeps_what_is_there() -> None:
         variants(1)
 
 
-def test_what_goes_wrong_ahead_of_time_is_told_when_its_turn_comes() -> None:
+def test_background_error_is_raised_when_the_variant_is_needed() -> None:
     def make(variant: int, stop: threading.Event) -> Any:
         if variant == 1:
             raise DataError("the disk is gone")
@@ -111,7 +111,7 @@ def ingredients(folder: Path) -> StoreSpec:
     return StoreSpec((TsvSource(file="train.tsv"),), vocabulary, folder)
 
 
-def test_a_store_is_given_up_between_two_chunks_and_nothing_is_left_of_it(corpus: Path) -> None:
+def test_building_stops_between_chunks_without_leftovers(corpus: Path) -> None:
     stop, told = threading.Event(), list[int]()
 
     def progress(read: int) -> None:
@@ -126,7 +126,7 @@ def test_a_store_is_given_up_between_two_chunks_and_nothing_is_left_of_it(corpus
     assert len(load_or_build_store(ingredients(corpus), cache=corpus, stop=threading.Event())) == LINES
 
 
-def test_who_waits_for_another_to_build_a_store_can_give_up_too(corpus: Path) -> None:
+def test_waiting_for_another_builder_can_be_stopped(corpus: Path) -> None:
     stop, made = threading.Event(), ingredients(corpus)
     lock = corpus / "stores" / f"{made.key(corpus)}.lock"
     lock.parent.mkdir()
@@ -164,7 +164,7 @@ def check_over(cache: Path, cut: list[int], started: float) -> None:
     assert not [path for path in (cache / "stores").iterdir() if path.suffix == ".tmp"]
 
 
-def test_an_interrupted_training_does_not_wait_for_the_copy_of_the_next_epoch(corpus: Path, slow: list[int]) -> None:
+def test_interrupted_training_does_not_wait_for_the_next_variant(corpus: Path, slow: list[int]) -> None:
     started = time.monotonic()
     display = Silent({1: lambda: os.kill(os.getpid(), signal.SIGINT)})
     with own_cache(corpus / "cache") as cache, pytest.raises(Interrupted):
@@ -172,7 +172,7 @@ def test_an_interrupted_training_does_not_wait_for_the_copy_of_the_next_epoch(co
     check_over(cache, slow, started)
 
 
-def test_a_training_that_fails_before_its_first_step_does_not_wait_either(corpus: Path, slow: list[int]) -> None:
+def test_failed_training_does_not_wait_for_the_next_variant(corpus: Path, slow: list[int]) -> None:
     class Refusing(Silent):
         def note(self, text: str) -> None:
             if not text.startswith("by default"):  # which is known before any text is cut
@@ -184,7 +184,7 @@ def test_a_training_that_fails_before_its_first_step_does_not_wait_either(corpus
     check_over(cache, slow, started)
 
 
-def test_a_dry_run_does_not_wait_for_a_copy_that_nobody_learns_from(corpus: Path, slow: list[int]) -> None:
+def test_dry_run_does_not_wait_for_the_next_variant(corpus: Path, slow: list[int]) -> None:
     started = time.monotonic()
     with own_cache(corpus / "cache") as cache:
         found = dry_run(recipe(corpus))

@@ -20,7 +20,7 @@ from sightline.recipe.sources import DatesSource, SequencesSource
 DAY = datetime.date(2015, 3, 3)
 
 
-def test_dates_are_written_as_people_do() -> None:
+def test_date_formats_of_languages() -> None:
     written = {name: [form.write(DAY) for form in date_formats(name)] for name in ("de", "en_US", "en_GB", "ja")}
     assert "Dienstag, 3. März 2015" in written["de"]
     assert "03.03.2015" in written["de"]
@@ -36,7 +36,7 @@ def test_english_ordinals_are_right(day: int) -> None:
     assert f"January {day}{ending}, 2015" in written
 
 
-def test_no_form_leaves_day_and_month_to_guess() -> None:
+def test_ambiguous_date_formats_are_left_out() -> None:
     names = set(DatesSource(split="train").locales) | {"ja", "ko", "fi", "cs", "ru", "hu", "tr"}
     for name in names:
         for form in date_formats(name):
@@ -54,7 +54,7 @@ def test_a_corpus_is_the_same_every_time_and_has_no_text_twice() -> None:
     assert pairs[:100] == list(read(source.model_copy(update={"examples": 100}), None))
 
 
-def test_no_date_is_in_two_parts() -> None:
+def test_splits_share_no_date() -> None:
     parts = ("train", "validation", "test")
     dates = {part: {pair.target for pair in read(DatesSource(split=part, examples=1_000), None)} for part in parts}
     for part in parts:
@@ -79,7 +79,7 @@ def test_a_sequence_is_copied_or_reversed_word_by_word() -> None:
     assert all(len(word) == 1 for pair in copied for word in pair.source.split(" "))
 
 
-def test_a_corpus_is_the_same_every_time_and_begins_the_same_however_long_it_is() -> None:
+def test_sequences_are_deterministic_for_every_number_of_examples() -> None:
     source = SequencesSource(split="train", examples=500)
     pairs = list(read(source, None))
     assert pairs[:2] == [*read(source.model_copy(update={"examples": 2}), None)]
@@ -87,12 +87,12 @@ def test_a_corpus_is_the_same_every_time_and_begins_the_same_however_long_it_is(
     assert pairs != list(read(source.model_copy(update={"seed": 2}), None))
 
 
-def test_it_is_the_corpus_that_it_was_when_its_scores_were_written_down() -> None:
+def test_sequences_are_unchanged() -> None:
     source = SequencesSource(split="test", examples=2, lengths=(4, 6))
     assert [pair.source for pair in read(source, None)] == ["u e s x p", "b t e n"]
 
 
-def test_every_length_of_the_range_is_as_likely_and_no_other_comes() -> None:
+def test_sequence_lengths_are_uniform() -> None:
     pairs = read(SequencesSource(split="train", examples=4_000, lengths=(5, 8)), None)
     counts = Counter(len(pair.source.split()) for pair in pairs)
     assert set(counts) == {5, 6, 7, 8}
@@ -104,7 +104,7 @@ def test_only_the_first_symbols_are_used() -> None:
     assert {word for pair in pairs for word in pair.source.split()} == {"a", "b", "c"}
 
 
-def test_no_sequence_is_in_two_parts_however_short() -> None:
+def test_splits_share_no_sequence() -> None:
     parts = ("train", "validation", "test")
     found = {
         part: {pair.source for pair in read(SequencesSource(split=part, examples=2_000, lengths=(1, 3)), None)}
@@ -114,7 +114,7 @@ def test_no_sequence_is_in_two_parts_however_short() -> None:
         assert {part_of(text.replace(" ", "")) for text in found[part]} == {part}
 
 
-def test_a_part_that_has_no_such_sequence_is_named() -> None:
+def test_impossible_lengths_are_an_error() -> None:
     told = r"lengths: \[1, 1\] of 2 symbols have no sequence in the \w+ part; raise `lengths` or `symbols`"
     empty = ({"train", "validation", "test"} - {part_of("a"), part_of("b")}).pop()
     with pytest.raises(DataError, match=told):
@@ -122,12 +122,12 @@ def test_a_part_that_has_no_such_sequence_is_named() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(0, 4), (5, 4)])
-def test_lengths_that_are_no_range_are_refused(lengths: tuple[int, int]) -> None:
+def test_invalid_length_range_is_rejected(lengths: tuple[int, int]) -> None:
     with pytest.raises(ValidationError, match=r"must be \[from, to\] with 1 <= from <= to"):
         SequencesSource(split="train", lengths=lengths)
 
 
-def test_it_reads_no_files_and_is_known_by_its_keys_but_the_weight(tmp_path: Path) -> None:
+def test_sequences_have_no_files_and_a_key_without_weight(tmp_path: Path) -> None:
     source = SequencesSource(split="train")
     assert source_files(source, None) == []
     assert _identity(source, None, tmp_path) == _identity(source.model_copy(update={"weight": 2.0}), None, tmp_path)

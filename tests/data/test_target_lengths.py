@@ -22,13 +22,13 @@ def lengths_of(pairs: list[tuple[int, int]]) -> TargetLengths:
 
 
 @given(PAIRS)
-def test_no_training_pair_is_longer_than_its_limit_leaves_room_for(pairs: list[tuple[int, int]]) -> None:
+def test_training_pairs_are_below_their_limits(pairs: list[tuple[int, int]]) -> None:
     limits = lengths_of(pairs).limits([source + 1 for source, _ in pairs])
     assert all(limit >= FACTOR * (target + 1) + SLACK for limit, (_, target) in zip(limits, pairs, strict=True))
 
 
 @given(PAIRS)
-def test_limits_never_fall_and_stay_below_the_longest_target_up_to_the_longest_source(
+def test_limits_are_monotonic_and_bounded(
     pairs: list[tuple[int, int]],
 ) -> None:
     found, longest = lengths_of(pairs), max(source for source, _ in pairs) + 1
@@ -38,7 +38,7 @@ def test_limits_never_fall_and_stay_below_the_longest_target_up_to_the_longest_s
     assert (found.ratio_limit * np.arange(1, longest + 1) + SLACK + 1 > limits).all() or found.corners[0][0] > 1
 
 
-def test_one_long_target_of_a_short_source_adds_to_limits_and_does_not_multiply_them() -> None:
+def test_outlier_adds_a_constant_to_limits() -> None:
     plain = [(length, length) for length in range(1, 300)]
     found = lengths_of([*plain, (1, 60)])  # 30 times as long as its source, with end marks
     (limit,) = found.limits([21])
@@ -46,17 +46,17 @@ def test_one_long_target_of_a_short_source_adds_to_limits_and_does_not_multiply_
     assert found.ratio == 30.5
 
 
-def test_a_source_longer_than_all_in_training_may_have_a_longer_output() -> None:
+def test_limits_grow_beyond_the_longest_training_source() -> None:
     found = lengths_of([(4, 9), (9, 19)])
     assert found.limits([10, 20, 40]).tolist() == [40, 70, 130]
 
 
-def test_lengths_that_no_pair_has_lie_between_those_of_others() -> None:
+def test_limits_are_interpolated() -> None:
     found = lengths_of([(1, 3), (9, 19)])
     assert found.limits([6]).tolist() == [28]  # 1.5 · 12 + 10
 
 
-def test_what_is_saved_is_what_is_loaded() -> None:
+def test_save_and_load() -> None:
     found = lengths_of([(0, 3), (5, 2), (9, 19)])
     config = json.loads(json.dumps(found.save()))
     assert config["target_lengths"]["longest_target"] == 20
@@ -66,18 +66,16 @@ def test_what_is_saved_is_what_is_loaded() -> None:
 
 
 @given(PAIRS, PAIRS)
-def test_the_longest_of_two_texts_is_that_of_both_together(
-    one: list[tuple[int, int]], other: list[tuple[int, int]]
-) -> None:
+def test_union_of_statistics(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
     both = TargetLengths.union([lengths_of(one), None, lengths_of(other)])
     assert both == lengths_of(one + other)
 
 
-def test_without_pairs_nothing_is_known() -> None:
+def test_no_statistics_without_pairs() -> None:
     assert TargetLengths.of(np.empty(0, np.int32), np.empty(0, np.int32)) is None
     assert TargetLengths.union([None, None]) is None
 
 
 @pytest.mark.parametrize(("source", "limit"), [(1, 60), (20, 250), (200, 1_024), (3_000, 3_000)])
-def test_of_an_unknown_text_the_limits_are_wide(source: int, limit: int) -> None:
+def test_fixed_limits(source: int, limit: int) -> None:
     assert fixed_limits([source]).tolist() == [limit]

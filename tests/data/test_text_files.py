@@ -49,9 +49,7 @@ def texts(content: bytes, most: int, block: int) -> list[str | int]:
         ("", []),
     ],
 )
-def test_lines_beyond_the_bound_are_passed_over_wherever_blocks_end(
-    content: str, found: list[str | int], block: int
-) -> None:
+def test_too_long_lines_for_every_block_size(content: str, found: list[str | int], block: int) -> None:
     assert texts(content.encode(), 5, block) == found
 
 
@@ -98,7 +96,7 @@ def test_a_line_of_a_corpus_that_is_too_long_is_named(tmp_path: Path, kind: str)
     assert [isinstance(each.source, LongLine) for each in found] == [False, True, False]
 
 
-def test_of_many_long_lines_a_few_are_named(tmp_path: Path) -> None:
+def test_warnings_about_long_lines_are_limited(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("xxxx\n" * 100)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -106,14 +104,14 @@ def test_of_many_long_lines_a_few_are_named(tmp_path: Path) -> None:
     assert len(caught) == 6 and "as are more of this file" in str(caught[-1].message)
 
 
-def test_the_bound_follows_from_what_is_trained_on() -> None:
+def test_longest_line_follows_from_the_cleaning_rules() -> None:
     assert Clean().longest_line == 64 * 4_096
     assert Clean(max_tokens=10_000).longest_line == 64 * 80_000
     assert Clean(truncate_source=1_000).longest_line == 64 * 8_000
 
 
 @pytest.mark.parametrize("content", [b"a b\rc d\r", b"a\r" * 100_000, b"a b\rc d"])
-def test_a_file_of_carriage_returns_alone_is_refused_with_their_count(tmp_path: Path, content: bytes) -> None:
+def test_file_with_carriage_returns_only_is_an_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mac.txt").write_bytes(content)
     count = content.rstrip(b"\r").count(b"\r")
     with pytest.raises(DataError, match=rf"mac\.txt has no newline but {count:,}|mac\.txt has no newline but 100,000"):
@@ -131,7 +129,7 @@ def test_a_file_of_carriage_returns_alone_is_refused_with_their_count(tmp_path: 
         ("a b\n".encode("utf-16-be"), "`iconv -f utf-16be -t utf-8`"),
     ],
 )
-def test_the_encoding_that_is_advised_is_the_right_one(tmp_path: Path, content: bytes, remedy: str) -> None:
+def test_suggested_encoding(tmp_path: Path, content: bytes, remedy: str) -> None:
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(DataError) as refused:
         list(read_lines(tmp_path / "a.txt"))
@@ -152,7 +150,7 @@ def test_a_header_line_of_a_table_is_skipped_and_reported(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("first", ["", "text\tpositive\n", "the film\tlabel\n"])
-def test_what_is_not_evidently_a_header_is_an_example(first: str, tmp_path: Path) -> None:
+def test_first_line_that_is_no_header_is_an_example(first: str, tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text(first + ROWS)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -160,12 +158,12 @@ def test_what_is_not_evidently_a_header_is_an_example(first: str, tmp_path: Path
     assert len(found) == 3 + bool(first)
 
 
-def test_words_that_come_again_below_are_no_header(tmp_path: Path) -> None:
+def test_repeated_first_line_is_no_header(tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text("word\ttarget\nlabel\ttarget\n")
     assert len(list(read(TsvSource(file=str(tmp_path / "in.tsv")), None))) == 2
 
 
-def test_errors_name_the_line_behind_a_header(tmp_path: Path) -> None:
+def test_line_numbers_after_a_header(tmp_path: Path) -> None:
     (tmp_path / "in.tsv").write_text("text\tlabel\na b\tX\nc\tY\n")
     with pytest.raises(DataError, match=r"in\.tsv, line 2: 1 label"):
         list(read(TsvSource(file=str(tmp_path / "in.tsv"), header=True), None, labelled=True))
@@ -199,7 +197,7 @@ def test_csv_without_a_header_counts_its_columns(tmp_path: Path) -> None:
         ("text,text,label\na,b,c\n", r"2 columns are named 'text'"),
     ],
 )
-def test_what_is_wrong_with_a_csv_file_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+def test_csv_errors_name_the_place(text: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text(text)
     with pytest.raises(DataError, match=said):
         list(read(CsvSource(file=str(tmp_path / "in.csv"), source="text", target="label"), None))

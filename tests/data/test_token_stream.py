@@ -34,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
         return load_or_build_store(StoreSpec(sources, vocabulary, folder, text_only=True), cache=folder / "cache")
 
 
-def test_any_part_of_the_stream_is_that_part_of_all_documents_end_to_end(store: Store) -> None:
+def test_token_stream_concatenates_documents(store: Store) -> None:
     stream, whole = TokenStream(store), token_stream(store)
     assert len(stream) == len(whole)
     for start in range(len(whole)):
@@ -48,7 +48,7 @@ def test_each_source_has_its_own_part_of_the_stream(store: Store) -> None:
     assert stream.bounds.tolist() == [0, ends[39] + 1, len(stream)]
 
 
-def test_behind_the_end_of_a_source_comes_its_beginning(store: Store) -> None:
+def test_window_wraps_around_at_the_end_of_a_source(store: Store) -> None:
     stream, whole = TokenStream(store), token_stream(store)
     for source in (0, 1):
         low, high = (int(bound) for bound in stream.bounds[source : source + 2])
@@ -63,9 +63,7 @@ def test_behind_the_end_of_a_source_comes_its_beginning(store: Store) -> None:
     epoch=st.integers(0, 5),
     seed=st.integers(0, 9),
 )
-def test_the_windows_of_an_epoch_are_full_and_overlap_nowhere(
-    sizes: list[int], length: int, epoch: int, seed: int
-) -> None:
+def test_windows_are_full_and_do_not_overlap(sizes: list[int], length: int, epoch: int, seed: int) -> None:
     bounds = np.cumsum([0, *sizes])
     starts, sources = full_windows(bounds, length, [1.0] * len(sizes), seed=seed, epoch=epoch)
     for number, size in enumerate(sizes):
@@ -77,7 +75,7 @@ def test_the_windows_of_an_epoch_are_full_and_overlap_nowhere(
         assert len(covered) > size - length or size == 0  # less than a window is left out
 
 
-def test_windows_are_cut_elsewhere_each_epoch_and_the_same_each_time() -> None:
+def test_windows_shift_with_the_epoch_deterministically() -> None:
     bounds = np.array([0, 1_000])
     first, second = (full_windows(bounds, 50, [1.0], seed=1, epoch=epoch)[0] for epoch in (1, 2))
     assert set(first % 50) != set(second % 50)
@@ -86,7 +84,7 @@ def test_windows_are_cut_elsewhere_each_epoch_and_the_same_each_time() -> None:
     assert (first != other).any() and set(first % 50) != set(other % 50)
 
 
-def test_the_first_epoch_is_cut_from_the_beginning_and_others_for_each_source_elsewhere() -> None:
+def test_windows_of_the_first_epoch_begin_at_the_beginning() -> None:
     bounds = np.array([0, 1_000, 2_000])
     starts, _ = full_windows(bounds, 50, [1.0, 1.0], seed=1, epoch=0)
     assert sorted(starts.tolist()) == list(range(0, 2_000, 50))
@@ -94,13 +92,13 @@ def test_the_first_epoch_is_cut_from_the_beginning_and_others_for_each_source_el
     assert set(starts[sources == 0] % 50) != set(starts[sources == 1] % 50)
 
 
-def test_weights_say_how_often_the_windows_of_a_source_come() -> None:
+def test_source_weights_apply_to_windows() -> None:
     bounds = np.array([0, 1_000, 2_000])
     found = [full_windows(bounds, 100, [2.0, 0.5], seed=1, epoch=epoch)[1] for epoch in range(2)]
     assert [np.bincount(each).tolist() for each in found] == [[20, 5], [20, 5]]
 
 
-def test_windows_are_known_by_their_places_in_the_epoch(store: Store) -> None:
+def test_windows_are_identified_by_position_in_the_epoch(store: Store) -> None:
     windows = FullWindows(lambda epoch: store, 11, [1.0, 3.0], seed=5)
     every = windows.take(1, np.arange(windows.count(1)))
     assert {len(each) for each in every} == {11}

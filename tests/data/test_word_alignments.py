@@ -61,9 +61,7 @@ def linked_words(found: Store, number: int) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize(("dropout", "variant"), [(0.0, 0), (0.4, 0), (0.4, 1)])
-def test_links_are_those_of_the_example_whatever_was_dropped_before_it_and_however_it_is_cut(
-    tmp_path: Path, dropout: float, variant: int
-) -> None:
+def test_links_belong_to_their_example_after_cleaning_and_dropout(tmp_path: Path, dropout: float, variant: int) -> None:
     found = store(tmp_path, LINES, dropout=dropout, variant=variant)
     assert len(found) == 3
     assert [linked_words(found, number) for number in range(3)] == [
@@ -76,7 +74,7 @@ def test_links_are_those_of_the_example_whatever_was_dropped_before_it_and_howev
         assert len({int(s) for s, _ in links}) >= len(found.take([number])[0][0]) - 3
 
 
-def test_other_links_are_another_store_and_none_are_none(tmp_path: Path) -> None:
+def test_store_key_depends_on_links(tmp_path: Path) -> None:
     first = store(tmp_path, LINES)
     second = store(tmp_path, ["", *LINES[1:]])
     assert first.folder != second.folder
@@ -116,7 +114,7 @@ def test_under_dropout_a_word_begins_where_a_piece_begins_with_a_space(
     assert (None if made is None else made.astype(int).tolist()) == found
 
 
-def test_of_a_text_that_was_cut_only_the_pieces_that_are_left_make_words() -> None:
+def test_members_of_a_truncated_text() -> None:
     tokenizer = Vocabulary.train(BpeTokenizer(size=40, min_count=1), lambda: iter(PAIRS)).source
     ids = tokenizer.encode_many(["ein Hund bellt"])[0]
     whole = members(tokenizer, "ein Hund bellt", ids, dropout=False)

@@ -39,9 +39,7 @@ def told(recipe: Path, run: Path) -> str:
         ("training.batches.tokens=4", r"more than training\.batches\.tokens \(4\)"),
     ],
 )
-def test_a_folder_is_free_again_after_what_could_not_be_used(
-    recipe: Path, tmp_path: Path, change: str, said: str
-) -> None:
+def test_failed_training_leaves_the_folder_usable(recipe: Path, tmp_path: Path, change: str, said: str) -> None:
     run = tmp_path / "run"
     with pytest.raises(ValueError, match=said):
         sightline.train(recipe, [change], out=run)
@@ -56,7 +54,7 @@ def test_a_folder_is_free_again_after_what_could_not_be_used(
         ("flop_rate", "interrupted; continue with: sightline train {run} --resume"),
     ],
 )
-def test_an_interruption_before_the_first_step_says_how_to_go_on(
+def test_interruption_before_the_first_step_names_the_command(
     recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str, said: str
 ) -> None:
     run = tmp_path / "run"

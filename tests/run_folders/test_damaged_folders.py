@@ -21,12 +21,12 @@ def finished(finished: Path) -> Path:
     return finished
 
 
-def test_what_is_not_a_folder_says_so(tmp_path: Path) -> None:
+def test_file_is_no_run_folder(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"nothing is not a folder; give the folder that `sightline train` wrote"):
         sightline.load(tmp_path / "nothing")
 
 
-def test_what_is_not_a_run_folder_says_so(tmp_path: Path) -> None:
+def test_folder_is_no_run_folder(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
     with pytest.raises(RunError, match=r"is not a run folder: it has no recipe\.yaml and no config\.json"):
         sightline.load(tmp_path)
@@ -41,7 +41,7 @@ def test_what_is_not_a_run_folder_says_so(tmp_path: Path) -> None:
         ("model.safetensors", "has no model.safetensors; finish its training with: sightline train .* --resume"),
     ],
 )
-def test_a_run_folder_that_misses_a_file_names_it_and_what_to_do(finished: Path, name: str, told: str) -> None:
+def test_missing_file_is_an_error_with_remedy(finished: Path, name: str, told: str) -> None:
     (finished / name).unlink()
     with pytest.raises(ValueError, match=told):
         sightline.load(finished, device="cpu")

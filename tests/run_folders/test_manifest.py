@@ -142,15 +142,13 @@ def test_a_change_on_purpose_is_accepted_and_named(finished: Path) -> None:
     assert sightline.load(finished, device="cpu").recipe.decoding.beam == 3
 
 
-def test_what_is_no_run_is_not_sealed(tmp_path: Path) -> None:
+def test_seal_requires_a_run_folder(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a run folder"):
         CliRunner().invoke(app, ["seal", str(tmp_path)], catch_exceptions=False)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_training_that_is_killed_at_any_write_leaves_a_run_that_can_be_used(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_any_write_leaves_a_usable_run(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """os.replace is what puts a file into its place: the power goes before each of them once."""
     from sightline import files
 

@@ -30,7 +30,7 @@ OLDER: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OLDER)
-def test_a_finished_run_is_used_and_not_asked_whether_it_can_be_trained(name: str, finished: Path) -> None:
+def test_finished_run_with_an_old_recipe_is_usable(name: str, finished: Path) -> None:
     texts = ["3 May 2001", "17 August 2020"]
     before = sightline.load(finished, device="cpu").predict(texts)
     changes, told = OLDER[name]

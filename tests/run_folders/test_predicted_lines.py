@@ -60,7 +60,7 @@ def test_from_python_there_is_one_output_for_each_text(finished: Path) -> None:
     assert run.predict(ODD_LINES, beam=1) == [run.predict([line], beam=1)[0] for line in ODD_LINES]
 
 
-def test_a_text_in_place_of_a_list_is_an_error_that_says_so(finished: Path) -> None:
+def test_text_instead_of_a_list_is_an_error(finished: Path) -> None:
     with pytest.raises(TypeError, match=r"put the one text into a list"):
         sightline.load(finished, device="cpu").predict("3 March 2015")
 
@@ -73,7 +73,7 @@ def learned_positions(tmp_path: Path) -> Path:
     return sightline.train(recipe, overrides, out=tmp_path / "run", display=Silent()).folder
 
 
-def test_a_text_longer_than_the_model_can_take_is_named(cache: Path, tmp_path: Path, command: Server) -> None:
+def test_too_long_text_is_an_error(cache: Path, tmp_path: Path, command: Server) -> None:
     run = learned_positions(tmp_path)
     text = b"3 March 2015\n" + b"4 May 1999 " * 9 + b"\n5 May 2000\n"
     result = command("predict", run, "--device", "cpu", lines_in=text)
@@ -81,9 +81,7 @@ def test_a_text_longer_than_the_model_can_take_is_named(cache: Path, tmp_path: P
     assert "line 2 has 98 tokens and this model takes 32 (its learned positions); shorten or split it" in result.err
 
 
-def test_a_validation_sentence_longer_than_the_model_can_take_is_named_before_training(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_too_long_validation_sentence_is_an_error_before_training(cache: Path, tmp_path: Path) -> None:
     body = {**TRANSFORMER, "positions": {"kind": "learned", "max_positions": 33}}
     recipe = write_recipe(tmp_path, body=body)
     with (tmp_path / "valid.tsv").open("a") as file:

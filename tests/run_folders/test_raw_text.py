@@ -52,7 +52,7 @@ def run(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_raw_words_are_read_as_training_read_them(run: Path, command: Server, tmp_path: Path) -> None:
+def test_raw_text_gets_the_preprocessing_of_training(run: Path, command: Server, tmp_path: Path) -> None:
     loaded = sightline.load(run, device="cpu")
     apart = [" ".join(word) for word in WORDS]
     assert loaded.predict(WORDS) == loaded.predict(apart) == loaded.predict([word.upper() for word in WORDS])
@@ -82,7 +82,7 @@ def test_a_run_whose_tokenizer_does_not_spell_takes_it_from_its_recipe(run: Path
     assert Run.load(older, device="cpu").vocabulary.source.spells
 
 
-def test_a_turned_corpus_spells_what_is_written(cache: Path, tmp_path: Path) -> None:
+def test_swapped_corpus_spells_out_the_target(cache: Path, tmp_path: Path) -> None:
     turned = sightline.train(write(tmp_path, True, swap=True), out=tmp_path / "run", display=Silent())
     loaded = sightline.load(turned, device="cpu")
     assert not loaded.vocabulary.source.spells

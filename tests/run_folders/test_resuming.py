@@ -39,7 +39,7 @@ MOMENTS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_at_every_kind_of_moment_it_ends_as_if_it_had_never_been(
+def test_killed_training_resumes_exactly(
     kind: str, trained: Callable[[str], Trained], command: Server, tmp_path: Path
 ) -> None:
     whole, run = trained(kind), tmp_path / "run"
@@ -103,9 +103,7 @@ def test_counting_operations_changes_nothing_that_is_learned(
     assert [{**record, "flops": 0} for record in counted] == records(uncounted)
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_the_end_is_the_same(
-    trained: Callable[[str], Trained], command: Server, tmp_path: Path
-) -> None:
+def test_damaged_checkpoint_is_skipped(trained: Callable[[str], Trained], command: Server, tmp_path: Path) -> None:
     whole, run = trained("lstm"), tmp_path / "run"
     command("train", whole.recipe, "--out", run, moment=Moment("sightline.step", "<9>"))
     newest = run / "checkpoints" / "step-00000008" / "optimizer.safetensors"
@@ -120,7 +118,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_end_is_the_same(
     assert records(run) == records(whole.run)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(trained: Callable[[str], Trained], command: Server, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_names_the_command(trained: Callable[[str], Trained], command: Server, tmp_path: Path) -> None:
     whole, run = trained("lstm"), tmp_path / "run"
     interrupt = Moment("sightline.step", "<5>", signal.SIGINT)
     result = command("train", whole.recipe, "--out", run, moment=interrupt)
@@ -192,7 +190,7 @@ def test_a_second_training_into_one_folder_refuses(
     assert command("train", recipe, "--out", run, "--resume").code == 0  # the lock went with the process
 
 
-def test_a_folder_that_holds_a_training_is_not_trained_over(finished: Path, trained: Callable[[str], Trained]) -> None:
+def test_existing_training_is_not_overwritten(finished: Path, trained: Callable[[str], Trained]) -> None:
     before = (finished / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match=r"holds a training already; continue it with --resume, or give another folder"):
         sightline.train(trained("lstm").recipe, out=finished, display=Silent())
@@ -221,7 +219,7 @@ def test_a_finished_training_can_be_made_longer(finished: Path) -> None:
     assert steps == [4, 8, 12, 14]
 
 
-def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None:
+def test_model_without_checkpoints_is_not_overwritten(finished: Path) -> None:
     shutil.rmtree(finished / "checkpoints")
     model = (finished / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match=r"finished has a model and no whole checkpoint to resume from; start a new"):
@@ -229,7 +227,7 @@ def test_a_model_without_checkpoints_is_not_trained_over(finished: Path) -> None
     assert (finished / "model.safetensors").read_bytes() == model
 
 
-def test_a_training_that_is_resumed_before_it_began_says_so(trained: Callable[[str], Trained], tmp_path: Path) -> None:
+def test_resuming_without_a_training_is_an_error(trained: Callable[[str], Trained], tmp_path: Path) -> None:
     whole, display = trained("lstm"), Silent()
     run = sightline.train(whole.recipe, out=tmp_path / "run", resume=True, display=display).folder
     assert f"nothing to resume in {run}: starting at step 0" in display.notes
@@ -247,7 +245,7 @@ def test_a_training_whose_text_cannot_be_used_leaves_no_folder(cache: Path, tmp_
     assert (tmp_path / "run").is_dir()
 
 
-def test_a_training_goes_on_where_its_data_folder_has_moved(finished: Path, tmp_path: Path) -> None:
+def test_resuming_with_a_moved_data_folder(finished: Path, tmp_path: Path) -> None:
     folder = Run.load(finished, device="cpu").recipe.data.folder
     assert folder is not None
     (tmp_path / "elsewhere").mkdir()
@@ -259,9 +257,7 @@ def test_a_training_goes_on_where_its_data_folder_has_moved(finished: Path, tmp_
     assert Run.load(finished, device="cpu").recipe.data.folder == str(tmp_path / "elsewhere")
 
 
-def test_a_training_on_text_that_is_built_in_goes_on_without_the_folder_of_its_recipe(
-    cache: Path, tmp_path: Path
-) -> None:
+def test_resuming_on_generated_data_needs_no_data_folder(cache: Path, tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     recipe, built_in = write_recipe(tmp_path / "gone", limits={"steps": 2}), {"kind": "dates", "examples": 40}
     content = yaml.safe_load(recipe.read_text())
@@ -273,7 +269,7 @@ def test_a_training_on_text_that_is_built_in_goes_on_without_the_folder_of_its_r
     assert records(run)[-1]["step"] == 4
 
 
-def test_a_training_does_not_go_on_with_another_text(finished: Path, tmp_path: Path) -> None:
+def test_resuming_with_changed_text_is_refused(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("".join(dates(59, 0)))
     (tmp_path / "valid.tsv").write_text("".join(dates(6, 11)))
     before = (finished / "recipe.yaml").read_bytes()
@@ -283,7 +279,7 @@ def test_a_training_does_not_go_on_with_another_text(finished: Path, tmp_path: P
     assert (finished / "recipe.yaml").read_bytes() == before
 
 
-def test_a_folder_that_does_not_say_on_which_text_it_was_trained_goes_on(finished: Path) -> None:
+def test_resuming_a_run_without_text_fingerprint(finished: Path) -> None:
     config = json.loads((finished / "config.json").read_text())
     del config["training_text"]
     (finished / "config.json").write_text(json.dumps(config))

@@ -41,7 +41,7 @@ def moved_away(finished: Path, name: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints", ".lock"])
-def test_resuming_refuses_what_it_would_change_through_a_link(finished: Path, name: str, tmp_path: Path) -> None:
+def test_resuming_refuses_links(finished: Path, name: str, tmp_path: Path) -> None:
     outside = moved_away(finished, name, tmp_path)
     before, run = contents(outside), contents(finished)
     with pytest.raises(ValueError, match=rf"{name} is a symbolic link to {outside}/{name}.*remove the link"):
@@ -49,7 +49,7 @@ def test_resuming_refuses_what_it_would_change_through_a_link(finished: Path, na
     assert contents(outside) == before and contents(finished) == run
 
 
-def test_files_that_are_replaced_leave_what_a_link_points_to(finished: Path, tmp_path: Path) -> None:
+def test_replacing_a_link_keeps_its_target(finished: Path, tmp_path: Path) -> None:
     outside = tmp_path
     for name in ("recipe.yaml", "model.safetensors", "config.json", "README.md", "manifest.json"):
         outside = moved_away(finished, name, tmp_path)
@@ -119,7 +119,7 @@ def test_an_output_file_that_is_a_link_is_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "link").is_symlink()
 
 
-def test_an_output_that_grows_takes_the_place_of_a_link_too(tmp_path: Path) -> None:
+def test_streamed_output_replaces_a_link(tmp_path: Path) -> None:
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     with open_output(tmp_path / "link") as file:
@@ -146,9 +146,7 @@ def test_removing_a_link_leaves_its_target(tmp_path: Path) -> None:
     assert (tmp_path / "folder" / "file").exists() and not (tmp_path / "own").exists()
 
 
-def test_a_growing_file_is_no_link_even_where_it_became_one_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_growing_file_is_not_opened_through_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to(tmp_path / "target")
     monkeypatch.setattr("sightline.files.refuse_link", lambda path: None)  # as if it had been looked at before

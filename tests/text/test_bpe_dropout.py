@@ -20,14 +20,14 @@ WORDS = st.lists(st.text("lowernsthid! Ж", max_size=12), max_size=5)
 
 @given(texts=WORDS)
 @settings(deadline=None)
-def test_with_next_to_no_dropout_text_is_cut_as_ever(texts: list[str]) -> None:
+def test_tiny_dropout_equals_plain_bpe(texts: list[str]) -> None:
     assert TOKENIZER.encode_dropout(texts, dropout=1e-15, seed=0) == TOKENIZER.encode_many(texts)
     assert TOKENIZER.encode_dropout(texts, dropout=0.0, seed=0) == TOKENIZER.encode_many(texts)
 
 
 @given(texts=WORDS, dropout=st.floats(0.01, 0.99), seed=st.integers(0, 2**64))
 @settings(deadline=None)
-def test_it_is_a_pure_function_and_loses_nothing(texts: list[str], dropout: float, seed: int) -> None:
+def test_dropout_is_deterministic_and_lossless(texts: list[str], dropout: float, seed: int) -> None:
     cut = TOKENIZER.encode_dropout(texts, dropout=dropout, seed=seed)
     fresh = Tokenizer.parse(TOKENIZER.content)
     assert fresh.encode_dropout(texts, dropout=dropout, seed=seed) == cut
@@ -36,13 +36,13 @@ def test_it_is_a_pure_function_and_loses_nothing(texts: list[str], dropout: floa
     assert all(len(row) >= len(usual) for row, usual in zip(cut, plain, strict=True))
 
 
-def test_every_occurrence_of_a_word_is_cut_anew() -> None:
+def test_each_occurrence_is_segmented_independently() -> None:
     cuts = TOKENIZER.encode_dropout(["lowest"] * 200, dropout=0.3, seed=1)
     assert len({tuple(cut) for cut in cuts}) > 5
     assert cuts != TOKENIZER.encode_dropout(["lowest"] * 200, dropout=0.3, seed=2)
 
 
-def test_cuts_come_as_often_as_the_paper_says() -> None:
+def test_segmentation_frequencies_match_the_paper() -> None:
     """a b c with merges ab, then (ab)c and bc: worked out by hand for one step at a time."""
     vocabulary = {"?": 0, "a": 1, "b": 2, "c": 3, "ab": 4, "bc": 5, "abc": 6}
     merges = BpeDropoutEncoder(vocabulary=vocabulary, merges=[("a", "b"), ("b", "c"), ("ab", "c")], unknown=0)
@@ -59,7 +59,7 @@ def test_cuts_come_as_often_as_the_paper_says() -> None:
         assert counts[cut] / total == pytest.approx(probability, abs=0.015)
 
 
-def test_each_side_of_a_pair_is_cut_by_a_seed_of_its_own() -> None:
+def test_source_and_target_have_separate_seeds() -> None:
     texts, both = ["lowest newest"] * 20, Vocabulary(TOKENIZER, TOKENIZER)
     found = both.encode_pairs(texts, texts, dropout=0.5, seeds=(1, 2))
     assert found == tuple(TOKENIZER.encode_dropout(texts, dropout=0.5, seed=seed) for seed in (1, 2))
@@ -73,26 +73,26 @@ def merging(*pairs: tuple[str, str]) -> tuple[BpeDropoutEncoder, list[str]]:
     return BpeDropoutEncoder(vocabulary=vocabulary, merges=pairs, unknown=0), pieces
 
 
-def test_pieces_that_grew_one_after_the_other_still_meet() -> None:
+def test_merges_of_merged_pieces_apply() -> None:
     merges, pieces = merging(("a", "b"), ("c", "d"), ("ab", "cd"))
     ids, keep = merges._merged("abcd", 9, iter(()))
     assert ([pieces[number] for number in ids], keep) == (["abcd"], 9 - 3)
 
 
-def test_a_merge_that_was_left_out_comes_again_only_while_its_pieces_are_there() -> None:
+def test_skipped_merge_returns_while_its_pieces_exist() -> None:
     """ab is left out, then bc is merged: a bc is no better than it was, and bc d comes before it."""
     merges, pieces = merging(("a", "b"), ("b", "c"), ("bc", "d"), ("a", "bc"))
     ids, keep = merges._merged("abcd", 0, iter([9]))
     assert ([pieces[number] for number in ids], keep) == (["a", "bcd"], 9 - 2)
 
 
-def test_a_merge_that_was_left_out_has_another_chance_after_the_next() -> None:
+def test_skipped_merge_is_retried_after_the_next_merge() -> None:
     merges, pieces = merging(("a", "b"), ("c", "d"))
     ids, keep = merges._merged("abcd", 0, iter([9]))
     assert ([pieces[number] for number in ids], keep) == (["ab", "cd"], 9 - 2)
 
 
-def test_the_table_of_cuts_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segmentation_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     merges, _ = merging(("a", "b"))
     monkeypatch.setattr("sightline.text.bpe_dropout._TABLE", 3)
     for words in (["ab", "ba", "aab"], ["abb", "bab", "aa", "bb"]):
@@ -102,7 +102,7 @@ def test_the_table_of_cuts_does_not_grow_without_end(monkeypatch: pytest.MonkeyP
 
 @given(texts=st.lists(st.lists(st.text("lowest!Ж", max_size=60), max_size=4), max_size=4), seed=st.integers(0, 2**64))
 @settings(deadline=None)
-def test_long_words_are_cut_as_the_table_would_have_them(texts: list[list[str]], seed: int) -> None:
+def test_long_words_are_segmented_like_cached_words(texts: list[list[str]], seed: int) -> None:
     cuts = []
     for long in (0, 10, 1_000):
         with pytest.MonkeyPatch.context() as patch:
@@ -112,7 +112,7 @@ def test_long_words_are_cut_as_the_table_would_have_them(texts: list[list[str]],
     assert cuts[0] == cuts[1] == cuts[2]
 
 
-def test_a_word_as_long_as_a_text_is_cut_soon() -> None:
+def test_very_long_word_is_fast() -> None:
     """As in a script without spaces, or in what is no language: ten seconds for 1,000 characters would be days."""
     endless = "lowestnewestwidest" * 2_000
     (cut,) = TOKENIZER.encode_dropout([endless], dropout=0.1, seed=1)
@@ -120,7 +120,7 @@ def test_a_word_as_long_as_a_text_is_cut_soon() -> None:
     assert len(TOKENIZER.encode(endless)) <= len(cut) < len(endless)
 
 
-def test_only_bpe_has_merges_to_leave_out() -> None:
+def test_dropout_requires_bpe() -> None:
     words = Tokenizer.train(WordTokenizer(min_count=1), LINES)
     with pytest.raises(TokenizerError, match="BPE-dropout needs a BPE tokenizer, not WordLevel"):
         words.encode_dropout(["low"], dropout=0.1, seed=1)

@@ -41,7 +41,7 @@ def text_of(own: Tokenizer, ids: list[int], source: ReadSource) -> str:
     return own.decode_pieces([own.all_pieces[n] if n < own.size else source.text_of(n, own.size) for n in ids])
 
 
-def test_unknown_words_of_a_source_are_numbered_by_their_first_places_and_alike_in_its_target() -> None:
+def test_copied_words_are_numbered_by_source_position() -> None:
     own = tokenizer()
     pair = ("Zorba sat on Quux , the Zorba .", "the Quux Zorba Xyzzy")
     sources, targets = with_unknown(own, [pair], own.encode_many(pair[:1]), own.encode_many(pair[1:]))
@@ -51,7 +51,7 @@ def test_unknown_words_of_a_source_are_numbered_by_their_first_places_and_alike_
     assert targets[0][0] == own.encode("the")[0]
 
 
-def test_an_older_run_copies_a_word_only_as_it_is_joined_in_the_source() -> None:
+def test_exact_copying_requires_the_same_form() -> None:
     own = tokenizer()
     pair = ("the Zorba sat", "(Zorba) sat")
     _, (target,) = with_unknown(own, [pair], own.encode_many(pair[:1]), own.encode_many(pair[1:]))
@@ -80,7 +80,7 @@ def test_a_word_of_the_source_is_never_unknown_in_the_target(kind: str, source: 
 @pytest.mark.parametrize("kind", list(SECTIONS))
 @settings(deadline=None, max_examples=60)
 @given(st.data())
-def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: str, data: st.DataObject) -> None:
+def test_copied_target_round_trip(kind: str, data: st.DataObject) -> None:
     own = trained(kind)
     words = data.draw(st.lists(st.sampled_from(["petra", "7474", "犬", "zorba", "anna", "0"]), min_size=1, max_size=5))
     marks = data.draw(st.lists(st.sampled_from(["{}", "'{}'", "({})", "('{}')"]), min_size=len(words)))
@@ -99,7 +99,7 @@ def test_any_target_comes_back_as_it_is_where_its_words_are_in_the_source(kind: 
     assert not any(letter.isalnum() for letter in others)  # every piece of a word can be copied
 
 
-def test_a_word_that_the_vocabulary_has_in_its_other_form_is_read_as_that() -> None:
+def test_unknown_form_of_a_known_word_uses_the_known_form() -> None:
     own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
     forms = CopyForms.of(own.all_pieces)
     known = read(own, "petra (petra", forms)
@@ -108,7 +108,7 @@ def test_a_word_that_the_vocabulary_has_in_its_other_form_is_read_as_that() -> N
     assert ids[1:] == [own.size + 1, own.encode("petra")[0]]
 
 
-def test_a_copied_word_comes_back_with_the_spaces_it_had() -> None:
+def test_copied_word_keeps_its_spaces() -> None:
     own = tokenizer()
     for text in ("Zorba sat (Quux) on the mat.", "(Zorba) sat", "the Éclair—sat"):
         known = read(own, text)
@@ -123,7 +123,7 @@ def test_a_tokenizer_that_lowers_case_copies_in_lower_case() -> None:
     assert text_of(own, known.ids, known) == "the zorba zorba"
 
 
-def test_words_that_were_cut_off_cannot_be_copied() -> None:
+def test_truncated_words_cannot_be_copied() -> None:
     own = tokenizer()
     text = "the Zorba Quux"
     (known,) = read_sources(own, [text], [own.encode(text)[:2]])

@@ -51,7 +51,7 @@ def test_parts_are_the_text_and_cut_no_word(text: str, longest: int) -> None:
     assert all(part[0] in " \r\n" for part in found[1:])
 
 
-def test_the_library_is_never_handed_more_than_so_much_of_a_long_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_encoded_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     handed: list[int] = []
     encode = tokenizer._encode
 

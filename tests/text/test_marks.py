@@ -25,7 +25,7 @@ def kind(section: AnyTokenizer) -> str:
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
-def test_marks_stand_behind_the_specials_and_survive_being_saved(section: AnyTokenizer) -> None:
+def test_marks_follow_special_tokens_and_are_saved(section: AnyTokenizer) -> None:
     made = Tokenizer.train(section, LINES, MARKS)
     again = Tokenizer.parse(made.content)
     assert made.marks == again.marks == {"<mask>": 4, "<gap-0>": 5}
@@ -35,20 +35,20 @@ def test_marks_stand_behind_the_specials_and_survive_being_saved(section: AnyTok
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
-def test_no_text_is_cut_into_a_mark(section: AnyTokenizer) -> None:
+def test_text_is_never_encoded_as_a_mark(section: AnyTokenizer) -> None:
     made = Tokenizer.train(section, LINES, MARKS)
     assert not {4, 5} & set(made.encode("the <mask> and <gap-0> <mask>"))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
-def test_a_vocabulary_without_marks_has_none_and_says_so_when_asked(section: AnyTokenizer) -> None:
+def test_missing_mark_is_an_error(section: AnyTokenizer) -> None:
     made = Tokenizer.train(section, LINES)
     assert made.marks == {}
     with pytest.raises(TokenizerError, match=r"no mark <mask> .*data\.noise"):
         made.mark("<mask>")
 
 
-def test_marks_take_their_places_out_of_the_size() -> None:
+def test_vocabulary_size_includes_marks() -> None:
     assert Tokenizer.train(BpeTokenizer(size=40, min_count=1), LINES, MARKS).size == 40
 
 
@@ -66,7 +66,7 @@ def test_marks_take_their_places_out_of_the_size() -> None:
         "the \u2395 [MASK] \u2395",
     ],
 )
-def test_a_gap_is_one_mark_and_the_text_around_it_is_cut_as_ever(section: AnyTokenizer, text: str) -> None:
+def test_gap_becomes_one_mark(section: AnyTokenizer, text: str) -> None:
     made = Tokenizer.train(section, LINES, MARKS)
     words = section.kind != "character"
     ids = encode_masked(made, text, [4], words=words)
@@ -82,7 +82,7 @@ def test_a_gap_is_one_mark_and_the_text_around_it_is_cut_as_ever(section: AnyTok
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
-def test_the_space_before_a_gap_is_part_of_it_unless_characters_are_guessed(section: AnyTokenizer) -> None:
+def test_space_before_a_gap(section: AnyTokenizer) -> None:
     made = Tokenizer.train(section, LINES, MARKS)
     words = section.kind != "character"
     space = [] if words else made.encode("a a")[1:2]
@@ -105,6 +105,6 @@ def test_a_source_is_filled_with_what_follows_each_mark() -> None:
     assert fill_spans([10, 4], [4, 20, 4, 21], [4, 5]) == [10, 20, 21]  # a mark that comes twice goes on
 
 
-def test_what_stands_around_gaps_is_told_without_them() -> None:
+def test_split_at_masks() -> None:
     assert split_at_masks([10, 4, 11, 12, 5], [4, 5]) == [[10], [11, 12], []]
     assert split_at_masks([10], [4, 5]) == [[10]]

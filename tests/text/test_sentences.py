@@ -57,7 +57,7 @@ def test_a_text_is_cut_where_its_sentences_end(text: str, wanted: list[str]) -> 
         "Das dauert 3 Std. und mehr.",
     ],
 )
-def test_marks_that_belong_to_a_word_end_nothing(sentence: str) -> None:
+def test_abbreviations_do_not_end_sentences(sentence: str) -> None:
     assert sentences(sentence) == [sentence.strip()]
     assert sentences(f"{sentence} The next one begins. So does another.") == [
         sentence.strip(),
@@ -80,7 +80,7 @@ def test_sentences_may_begin_with_small_letters_and_end_with_numbers_and_quotes(
     assert sentences(text) == wanted
 
 
-def test_some_words_are_cut_short_only_before_numbers() -> None:
+def test_abbreviations_before_numbers() -> None:
     assert sentences("He looked at the art. It was good.") == ["He looked at the art.", "It was good."]
 
 
@@ -88,7 +88,7 @@ def test_a_line_end_is_no_part_of_the_sentence_before_it() -> None:
     assert sentence_ends("One line\nAnother") == [len("One line")]
 
 
-def test_small_letters_say_nothing_where_all_letters_are_small() -> None:
+def test_lowercase_text_is_split_at_full_stops() -> None:
     """Titles in capitals do not make a text one that begins its sentences with them."""
     assert sentences("BACKGROUND is it? we asked. RESULTS it is! we found etc. and so on.") == [
         "BACKGROUND is it?",
@@ -110,19 +110,19 @@ def test_small_letters_say_nothing_where_all_letters_are_small() -> None:
         ("यह किताब है। वह भी॥ ठीक", ["यह किताब है।", "वह भी॥", "ठीक"]),
     ],
 )
-def test_other_scripts_have_marks_of_their_own(text: str, wanted: list[str]) -> None:
+def test_sentence_marks_of_other_scripts(text: str, wanted: list[str]) -> None:
     assert sentences(text) == wanted
 
 
 @given(st.text(alphabet="aBé1 .!?…\n()\"'”。؟।“", max_size=60))
-def test_nothing_is_lost_and_ends_rise(text: str) -> None:
+def test_sentence_ends_are_increasing_and_lossless(text: str) -> None:
     ends = sentence_ends(text)
     assert ends == sorted(set(ends)) and all(0 < end <= len(text) for end in ends)
     assert "".join("".join(sentences(text)).split()) == "".join(text.split())
 
 
 @pytest.mark.parametrize("mark", [".", "\n"])
-def test_marks_and_empty_lines_in_long_rows_take_no_time(mark: str) -> None:
+def test_repeated_marks_and_empty_lines_are_fast(mark: str) -> None:
     """It grows with their number, not with its square, which would be minutes of work here."""
     started = time.process_time()
     sentence_ends("a" + 80_000 * mark + "b")
@@ -135,7 +135,7 @@ TEXTS = ["本を読む", "人々", "カタカナー", "ｶﾀｶﾅ", "𠮷野�
 SPACED = ["नमस्ते", "한국어", "བོད", "grün", "Привет"]
 
 
-def test_every_letter_of_them_is_told_by_its_name_and_no_other_is() -> None:
+def test_unspaced_scripts_by_unicode_name() -> None:
     letters = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Lo", "Nd")]
     named = {letter for letter in letters if unicodedata.name(letter, "").startswith(NAMES)}
     assert {letter for letter in letters if unspaced(letter)} == named
@@ -143,7 +143,7 @@ def test_every_letter_of_them_is_told_by_its_name_and_no_other_is() -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_whoever_counts_words_takes_such_text_letter_by_letter(text: str) -> None:
+def test_metrics_split_unspaced_scripts_into_characters(text: str) -> None:
     assert all(map(unspaced, text))
     assert rouge.rouge_words(text) == list(text)
     marked = sum(not unicodedata.category(letter).startswith("M") for letter in text)
@@ -155,7 +155,7 @@ def test_whoever_counts_words_takes_such_text_letter_by_letter(text: str) -> Non
 
 
 @pytest.mark.parametrize("text", SPACED)
-def test_and_text_of_other_scripts_word_by_word(text: str) -> None:
+def test_metrics_split_spaced_scripts_into_words(text: str) -> None:
     assert not any(map(unspaced, text))
     assert rouge.rouge_words(text) == [text.lower()]
     assert word_differences.words(text) == [text]

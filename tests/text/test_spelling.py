@@ -53,7 +53,7 @@ def test_raw_text_is_cut_as_spelled_text_is(section: AnyTokenizer) -> None:
     assert spelling.with_spelling(False).encode_many(TEXTS) == plain.encode_many(TEXTS)
 
 
-def test_places_of_pieces_are_those_of_the_text_that_was_given() -> None:
+def test_spans_refer_to_the_unspelled_text() -> None:
     tokenizer = Tokenizer.train(WordTokenizer(min_count=1), ["a b c"]).with_spelling(True)
     assert [("ab ca"[start:stop]).strip() for start, stop in tokenizer.spans("ab ca")] == ["a", "b", "c", "a"]
 

@@ -52,7 +52,7 @@ def test_specials_have_the_first_ids(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_it_learned_from_comes_back_as_it_was(kind: str) -> None:
+def test_decode_inverts_encode_on_training_text(kind: str) -> None:
     tokenizer = trained(kind)
     ids = tokenizer.encode_many(LINES)
     assert all(UNK not in row for row in ids)
@@ -67,7 +67,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from("d
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=ANY_TEXT)
 @settings(deadline=None, max_examples=60)
-def test_any_text_comes_back_normalized_or_is_unknown(kind: str, text: str) -> None:
+def test_decode_of_encode_is_the_normalized_text(kind: str, text: str) -> None:
     tokenizer = trained(kind)
     ids = tokenizer.encode(text)
     assert not {PAD, START, END} & set(ids)
@@ -80,7 +80,7 @@ def test_any_text_comes_back_normalized_or_is_unknown(kind: str, text: str) -> N
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=ANY_TEXT)
 @settings(deadline=None, max_examples=30)
-def test_a_tokenizer_that_learned_a_text_gives_it_back(kind: str, text: str) -> None:
+def test_training_text_round_trip(kind: str, text: str) -> None:
     section = SECTIONS[kind].model_copy(update={"size": 400})
     tokenizer = Tokenizer.train(section, [text, "the dog", "the dog"])
     ids = tokenizer.encode(text)
@@ -101,7 +101,7 @@ def test_special_names_in_a_text_are_text(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_becomes_nothing(kind: str) -> None:
+def test_empty_text_has_no_ids(kind: str) -> None:
     assert trained(kind).encode_many(["", "  \t\u2003"]) == [[], []]
     assert trained(kind).decode([]) == ""
     assert trained(kind).decode([START, END, PAD, PAD]) == ""
@@ -135,13 +135,13 @@ def test_an_unknown_word_keeps_its_space() -> None:
     assert tokenizer.pieces(tokenizer.encode("The zebra.")) == ["▁The", "<unk>", "."]
 
 
-def test_unknown_characters_are_named_as_they_stand_in_the_text() -> None:
+def test_unknown_returns_substrings_of_the_text() -> None:
     assert trained("bpe").unknown("the ЖЖ dog ∑") == ["ЖЖ", "∑"]
     assert trained("character").unknown("the ЖД") == ["Ж", "Д"]
     assert trained("unigram").unknown("the dog") == []
 
 
-def test_what_is_unknown_is_shown_among_the_pieces_as_it_stands_in_the_text() -> None:
+def test_show_unknown_names_the_text() -> None:
     tokenizer = trained("word")
     pieces = [*tokenizer.pieces(tokenizer.encode("The zebra, the 犬.")), "<unk>"]
     assert tokenizer.show_unknown(pieces, "The zebra, the 犬.") == [
@@ -212,7 +212,7 @@ def test_no_vocabulary_can_come_from_no_text() -> None:
         Tokenizer.train(UnigramTokenizer(), [])
 
 
-def test_what_goes_wrong_where_lines_are_read_is_told_as_it_is() -> None:
+def test_errors_of_the_lines_are_not_wrapped() -> None:
     def lines() -> Iterator[str]:
         yield "one"
         raise KeyError("line 2")
@@ -253,7 +253,7 @@ def test_a_folder_without_tokenizer_says_which_file_is_missing(tmp_path: Path) -
         Vocabulary.load(tmp_path)
 
 
-def test_each_id_is_known_by_what_it_stands_for_in_the_text() -> None:
+def test_written_returns_the_text_of_each_id() -> None:
     tokenizer = Tokenizer.train(WordTokenizer(min_count=1, lowercase=True), ["the old dog"])
     text = " The  OLD\u00a0Ångström, dog"
     (words,) = tokenizer.written([text])
@@ -261,7 +261,7 @@ def test_each_id_is_known_by_what_it_stands_for_in_the_text() -> None:
     assert len(words) == len(tokenizer.encode(text))
 
 
-def test_words_can_be_given_for_what_is_unknown() -> None:
+def test_decode_filled_replaces_unknown_words() -> None:
     tokenizer = Tokenizer.train(WordTokenizer(min_count=1), ["the old dog ( )"])
     ids = [START, *tokenizer.encode("Zzz the (Qqq) dog"), END, PAD]
     assert tokenizer.decode_filled(ids, {}) == tokenizer.decode(ids)

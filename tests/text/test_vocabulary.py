@@ -32,7 +32,7 @@ LABEL = st.one_of(st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
 DENSE = LABEL.filter(lambda label: " " not in label)
 
 
-def test_ids_go_by_falling_frequency_and_then_by_the_alphabet() -> None:
+def test_label_ids_are_sorted_by_frequency() -> None:
     tokenizer = label_tokenizer(["D C C", "B b B", "", "C"], whole=False)
     assert tokenizer.pieces(range(tokenizer.size)) == [*SPECIALS, "C", "B", "D", "b"]
     assert tokenizer.encode("b D B C") == [7, 6, 5, 4]
@@ -66,7 +66,7 @@ def test_a_whole_label_may_hold_the_name_of_a_special() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_odd_labels_survive_and_stay_apart(whole: bool, tmp_path: Path) -> None:
+def test_labels_like_special_tokens_are_distinct(whole: bool, tmp_path: Path) -> None:
     made = label_tokenizer(ODD, whole=whole)
     made.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
@@ -188,7 +188,7 @@ def tagger(kind: str) -> Any:
 @given(sentences=st.lists(st.lists(WORDS, max_size=6), min_size=1, max_size=4))
 @example(sentences=[[word] for word in STRANGE])
 @example(sentences=[STRANGE])
-def test_every_word_gets_one_label_whatever_it_is_made_of(kind: str, sentences: list[list[str]]) -> None:
+def test_one_label_for_each_word(kind: str, sentences: list[list[str]]) -> None:
     texts = [" ".join(words) for words in sentences]
     pieces = vocabulary(kind).encode_words(texts)
     assert [len(each) for each in pieces] == [len(words) for words in sentences]
@@ -208,9 +208,7 @@ def test_every_word_gets_one_label_whatever_it_is_made_of(kind: str, sentences: 
     tags=st.lists(st.sampled_from(["DET", "NOUN", "NEW"]), min_size=6),
     dropout=st.sampled_from([0.0, 0.5]),
 )
-def test_labels_stand_at_the_first_pieces_of_their_words(
-    kind: str, words: list[str], tags: list[str], dropout: float
-) -> None:
+def test_labels_are_at_the_first_pieces_of_words(kind: str, words: list[str], tags: list[str], dropout: float) -> None:
     if kind != "bpe":
         dropout = 0.0
     own, tags = vocabulary(kind), tags[: len(words)]
@@ -229,7 +227,7 @@ def test_the_same_word_is_cut_the_same_in_any_sentence(kind: str) -> None:
     assert one[0] == other[3]
 
 
-def test_a_word_of_which_nothing_is_left_is_unknown() -> None:
+def test_word_that_normalizes_to_nothing_is_unknown() -> None:
     assert vocabulary("word").encode_words(["cat \u00a0 sat", ""])[0][1] == [UNK]
     assert vocabulary("word").encode_words([""]) == [[]]
 
@@ -256,7 +254,7 @@ def test_a_label_is_what_the_model_says_at_the_first_piece() -> None:
 
 
 @pytest.mark.parametrize(("text", "tags"), [("the cat", "DET"), ("cat", "DET NOUN"), ("", "DET"), ("the  cat", "A B")])
-def test_labels_and_words_that_are_not_as_many_are_named(text: str, tags: str) -> None:
+def test_uneven_labels_are_an_error(text: str, tags: str) -> None:
     with pytest.raises(TokenizerError, match=r"\d labels? \('.*'\) for \d words? \('.*'\); give each word one label"):
         vocabulary("word").encode_pairs(["the mat", text], ["DET NOUN", tags])
 
@@ -294,7 +292,7 @@ def test_new_tokens_come_in_the_order_they_had(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["word", "character"])
-def test_old_text_is_cut_as_before(kind: str) -> None:
+def test_extended_tokenizer_segments_old_text_the_same(kind: str) -> None:
     old = trained(kind, OLD)
     both = extend_tokenizer(old, trained(kind, NEW))
     assert both.encode_many(OLD) == old.encode_many(OLD)
@@ -316,7 +314,7 @@ def test_kinds_cannot_be_mixed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe", "unigram"])
-def test_marks_that_noise_puts_in_stay(kind: str) -> None:
+def test_extended_tokenizer_keeps_marks(kind: str) -> None:
     section = TypeAdapter(AnyTokenizer).validate_python({"kind": kind, "size": 60})
     old = Tokenizer.train(section, OLD, ["<mask>"])
     both = extend_tokenizer(old, trained(kind, NEW))

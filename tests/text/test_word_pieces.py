@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sightline.text.word_pieces import align_pieces, detokenize, learn_casing, restore_case, word_groups
 
 
-def test_pieces_are_grouped_into_words_and_marks_stand_alone() -> None:
+def test_word_groups() -> None:
     assert word_groups(["▁Ein", "▁Ap", "fel", "kuchen", ".", "</s>"]) == [[0], [1, 2, 3], [4], [5]]
     assert word_groups(["a", "b", "▁", "c"]) == [[0, 1], [2, 3]]
     assert word_groups([]) == []
@@ -41,11 +41,11 @@ def test_where_there_are_no_marks_groups_are_the_words_that_the_pieces_spell() -
         ("", ""),
     ],
 )
-def test_spaces_stand_where_a_writer_puts_them(tokens: str, text: str) -> None:
+def test_detokenize(tokens: str, text: str) -> None:
     assert detokenize(tokens.split()) == text
 
 
-def test_words_get_the_case_they_mostly_have_inside_sentences() -> None:
+def test_restore_case() -> None:
     casing = learn_casing(["Das ist der Hund.", "Ein Hund, der hund!", "Und Der ist es"])
     assert casing["hund"] == "Hund"
     assert "der" not in casing and "das" not in casing
@@ -54,7 +54,7 @@ def test_words_get_the_case_they_mostly_have_inside_sentences() -> None:
 
 
 @given(st.lists(st.text("aßäB,.\"'()漢🙂", min_size=1, max_size=4), max_size=8))
-def test_no_letter_is_ever_changed(words: list[str]) -> None:
+def test_detokenize_and_restore_case_keep_letters(words: list[str]) -> None:
     casing = learn_casing(["x AB ab Aß"])
     assert "".join(detokenize(words).split()) == "".join(words)
     assert "".join(restore_case(words, casing)).lower() == "".join(words).lower()

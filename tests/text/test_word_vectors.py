@@ -87,7 +87,7 @@ def test_words_with_spaces_are_read_from_the_right(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors.matrix, np.array([[0.5, 1], [2, -0.3], [1, 1], [4, 5]], np.float32))
 
 
-def test_a_word_of_its_own_goes_before_the_lowercased_one_wherever_it_stands(tmp_path: Path) -> None:
+def test_exact_match_precedes_lowercased_match(tmp_path: Path) -> None:
     vocabulary = ["The", "the", "US", "Us", "ÄRGER"]
     for lines in (["the 0.1", "us 0.2", "US 0.3", "ärger 0.4"], ["US 0.3", "ärger 0.4", "us 0.2", "the 0.1"]):
         path = written(tmp_path, "\n".join(lines))
@@ -98,7 +98,7 @@ def test_a_word_of_its_own_goes_before_the_lowercased_one_wherever_it_stands(tmp
         assert exact.known.tolist() == [False, True, True, False, False]
 
 
-def test_the_first_of_two_vectors_counts_and_a_word_may_stand_twice_in_the_vocabulary(tmp_path: Path) -> None:
+def test_repeated_words(tmp_path: Path) -> None:
     vectors = read_word_vectors(written(tmp_path, "a 0.1\na 0.2\n"), ["a", "a"])
     np.testing.assert_array_equal(vectors.matrix, np.array([[0.1], [0.1]], np.float32))
 
@@ -142,7 +142,7 @@ def test_a_binary_file_that_is_cut_off_anywhere_is_named_by_byte(tmp_path: Path)
 
 
 @pytest.mark.parametrize("values", ["0.12345 zero 0.5", "zero 1 1"])
-def test_text_that_is_taken_for_binary_is_told_which_line_to_mend(tmp_path: Path, values: str) -> None:
+def test_text_detected_as_binary_names_the_line(tmp_path: Path, values: str) -> None:
     told = r"get the file again, or, if it is text, correct its second line, which is not a word with 3 numbers$"
     with pytest.raises(WordVectorError, match=told):
         read_word_vectors(written(tmp_path, f"2 3\na {values}\nb 0.1 0.2 0.3\n"), ["a", "b"])
@@ -178,7 +178,7 @@ def test_a_damaged_compressed_file_is_named(tmp_path: Path, suffix: str) -> None
         read_word_vectors(tmp_path / "none.txt", WORDS)
 
 
-def test_words_that_are_not_utf8_trouble_nobody(tmp_path: Path) -> None:
+def test_words_that_are_not_utf8_are_ignored(tmp_path: Path) -> None:
     path = written(tmp_path, b"\xff\xfe 0.1 0.2\n" + "caf\u00e9 0.3 0.4\n".encode())
     vectors = read_word_vectors(path, ["café", "\ud800"])
     assert vectors.known.tolist() == [True, False]
@@ -193,9 +193,7 @@ WORD = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])
     suffix=st.sampled_from(list(PACK)),
 )
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_is_read_again_to_the_last_bit(
-    tmp_path: Path, words: list[str], values: list[float], suffix: str
-) -> None:
+def test_text_format_round_trip(tmp_path: Path, words: list[str], values: list[float], suffix: str) -> None:
     matrix = np.array(values, np.float32).reshape(6, 3)[: len(words)]
     path = tmp_path / f"vectors{suffix}"
     write_word_vectors(path, words, matrix)
@@ -204,7 +202,7 @@ def test_what_is_written_is_read_again_to_the_last_bit(
     assert vectors.coverage.found == len(words)
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+def test_unreadable_words_are_not_written(tmp_path: Path) -> None:
     path = tmp_path / "vectors.txt"
     for word in ("", "two\nlines", "a 0.5"):
         with pytest.raises(WordVectorError, match="could not be read back"):
@@ -218,7 +216,7 @@ def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
     assert read_word_vectors(path, [". .", "route 66"]).known.all()
 
 
-def test_binary_is_written_and_read_again_to_the_last_bit(tmp_path: Path) -> None:
+def test_binary_format_round_trip(tmp_path: Path) -> None:
     for suffix in PACK:
         path = tmp_path / f"vectors.bin{suffix}"
         write_word_vectors(path, WORDS, MATRIX, format="word2vec-binary")
@@ -250,7 +248,7 @@ def vector_file(folder: Path) -> Path:
     return path
 
 
-def test_words_with_a_vector_get_it_and_all_other_rows_stay(tmp_path: Path) -> None:
+def test_initial_embeddings_change_only_known_rows(tmp_path: Path) -> None:
     given = TABLE.copy()
     table, coverage = initial_embeddings(vector_file(tmp_path), TOKENIZER, 4, given)
     np.testing.assert_array_equal(given, TABLE)  # a new table is made
