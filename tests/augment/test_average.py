@@ -24,47 +24,34 @@ from sightline.run_folder import RunError, read_config, seal_run
 from sightline.training.averaging import mean_weights
 from sightline.training.checkpoints import Checkpoints
 from task_runs import trained_tasks
+from tiny_recipes import GRU, sequences, training, write_recipe
 from watched_runs import Silent, own_cache
-
-GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
-SEQUENCES = {"kind": "sequences", "operation": "copy", "lengths": [2, 5], "symbols": 4, "examples": 60}
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A run with checkpoints of its steps 4, 6, 8 and 10; shared, so not to be changed."""
+    """A run with checkpoints of steps 4, 6, 8 and 10; shared, do not modify."""
     folder = tmp_path_factory.mktemp("averaging")
-    training = {
-        "limits": {"steps": 10},
-        "batches": {"tokens": 100},
-        "validate_every": 2,
-        "keep": 4,
-        "samples": 0,
-        "device": "cpu",
-        "threads": 1,
-    }
     recipe: dict[str, Any] = {
-        "data": {"train": [{**SEQUENCES, "split": "train"}], "validation": {**SEQUENCES, "split": "validation"}},
+        "data": sequences(60, 60),
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 8, "encoder": GRU, "decoder": GRU},
-        "training": training,
+        "training": training(10, batches={"tokens": 100}, validate_every=2, keep=4),
         "evaluation": {"metrics": ["perplexity"]},
     }
     with own_cache(folder / "cache"):
-        path = folder / "recipe.yaml"
-        path.write_text(json.dumps(recipe))
-        yield sightline.train(path, out=folder / "run", display=Silent()).folder
+        yield sightline.train(write_recipe(folder, recipe), out=folder / "run", display=Silent()).folder
 
 
-def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: Path) -> None:
+def test_weights_are_the_mean_and_everything_else_is_copied(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "mean"
-    told = CliRunner().invoke(app, ["average", str(run), "--count", "3", "--out", str(out)], catch_exceptions=False)
-    assert told.stderr == f"done: {out}, the mean of the checkpoints of step 6, 8, 10\n"
+    result = CliRunner().invoke(app, ["average", str(run), "--count", "3", "--out", str(out)], catch_exceptions=False)
+    assert result.stderr == f"done: {out}, the mean of the checkpoints of step 6, 8, 10\n"
     checkpoints = Checkpoints(run, 4)
-    wanted = mean_weights([checkpoints.weights(step) for step in (6, 8, 10)])
+    expected = mean_weights([checkpoints.weights(step) for step in (6, 8, 10)])
     found = load_file(out / "model.safetensors")
-    assert found.keys() == wanted.keys()
-    assert all(torch.equal(found[name], wanted[name]) for name in wanted)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
     averaging = load_recipe(out / "recipe.yaml").training.averaging
     assert (averaging.kind, averaging.count) == ("checkpoints", 3)
     assert "| weights | the mean of the checkpoints of step 6, 8, 10; no validation" in (out / "README.md").read_text()
@@ -76,7 +63,7 @@ def test_the_weights_are_the_mean_and_all_else_is_the_runs(run: Path, tmp_path: 
     assert (first.flops, first.tokens, first.least) == (second.flops, second.tokens, second.least)
 
 
-def test_the_run_it_is_made_of_is_named_wherever_it_is_made(
+def test_the_averaged_run_records_the_absolute_path_of_its_source(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(run, tmp_path / "own")
@@ -90,30 +77,30 @@ def test_the_run_it_is_made_of_is_named_wherever_it_is_made(
     assert load_recipe(tmp_path / "deep" / "mean" / "recipe.yaml").training.averaging.count == 4
 
 
-def test_labels_are_those_of_the_run(tmp_path: Path) -> None:
+def test_labels_are_copied(tmp_path: Path) -> None:
     with trained_tasks(tmp_path, ["classify-mean"]) as runs:
         average_run(runs["classify-mean"], tmp_path / "mean", 2)
         labels = [sightline.load(each, device="cpu").vocabulary.target for each in (*runs.values(), tmp_path / "mean")]
         assert labels[0].content == labels[1].content
 
 
-def test_the_best_is_no_part_of_it_where_it_is_old(run: Path, tmp_path: Path) -> None:
+def test_an_older_best_checkpoint_is_not_averaged(run: Path, tmp_path: Path) -> None:
     own, out = Path(shutil.copytree(run, tmp_path / "own")), tmp_path / "mean"
     best = Checkpoints(own, 4)
     shutil.copytree(best.path(4), best.path(2))
     assert best.steps() == [2, 4, 6, 8, 10]
-    told = CliRunner().invoke(app, ["average", str(own), "--count", "9", "--out", str(out)], catch_exceptions=False)
-    assert told.stderr.endswith("of step 4, 6, 8, 10 (only 4 of 9 exist)\n")
+    result = CliRunner().invoke(app, ["average", str(own), "--count", "9", "--out", str(out)], catch_exceptions=False)
+    assert result.stderr.endswith("of step 4, 6, 8, 10 (only 4 of 9 exist)\n")
 
 
-def test_damaged_checkpoints_are_told_and_left_out(run: Path, tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_reported_and_skipped(run: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(run, tmp_path / "own"))
     (Checkpoints(own, 4).path(8) / "model.safetensors").write_bytes(b"")
     with pytest.warns(UserWarning, match="step-00000008 is damaged or gone"):
         assert average_run(own, tmp_path / "mean", 3) == [4, 6, 10]
 
 
-def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: Path) -> None:
+def test_runs_without_enough_checkpoints_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="--count 1: a mean is of two checkpoints or more"):
         average_run(run, tmp_path / "mean", 1)
     with pytest.raises(RunError, match="exists already; give another folder with --out"):
@@ -132,8 +119,8 @@ def test_what_cannot_be_averaged_is_refused_with_a_remedy(run: Path, tmp_path: P
         sightline.train(tmp_path / "mean", resume=True, display=Silent())
 
 
-def changed(run: Path, **sections: Any) -> None:
-    """Other values in the recipe of a run of one's own."""
+def change_recipe(run: Path, **sections: Any) -> None:
+    """Change the recipe of a copied run."""
     recipe = yaml.safe_load((run / "recipe.yaml").read_text())
     for name, values in sections.items():
         recipe[name] |= values
@@ -141,25 +128,25 @@ def changed(run: Path, **sections: Any) -> None:
     seal_run(run)
 
 
-def test_all_checkpoints_that_a_training_took_the_mean_of_can_be_taken(run: Path, tmp_path: Path) -> None:
+def test_checkpoints_kept_for_averaging_can_be_averaged(run: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(run, tmp_path / "own"))
-    changed(own, training={"keep": 2, "averaging": {"kind": "none", "count": 4}})
+    change_recipe(own, training={"keep": 2, "averaging": {"kind": "none", "count": 4}})
     assert average_run(own, tmp_path / "two", 5) == [8, 10]
-    changed(own, training={"averaging": {"kind": "checkpoints", "count": 4}})
+    change_recipe(own, training={"averaging": {"kind": "checkpoints", "count": 4}})
     assert average_run(own, tmp_path / "four", 5) == [4, 6, 8, 10]
 
 
-def test_text_that_lies_in_the_run_is_found_from_its_mean(run: Path, tmp_path: Path) -> None:
-    """As of a student that was distilled elsewhere."""
+def test_text_inside_the_run_folder_is_found_from_the_average(run: Path, tmp_path: Path) -> None:
+    """For example the distilled text of a student."""
     own = Path(shutil.copytree(run, tmp_path / "own"))
     (own / "distilled.tsv").write_text("a\tb\n")
-    changed(own, data={"train": [{"kind": "tsv", "file": "/far/away/distilled.tsv"}]})
+    change_recipe(own, data={"train": [{"kind": "tsv", "file": "/far/away/distilled.tsv"}]})
     average_run(own, tmp_path / "mean", 2)
     (text,) = load_recipe(tmp_path / "mean" / "recipe.yaml").data.train
     assert isinstance(text, TsvSource) and text.file == str(own.resolve() / "distilled.tsv")
 
 
-def test_what_is_counted_has_no_checkpoints_to_take_the_mean_of(run: Path, tmp_path: Path) -> None:
+def test_n_gram_models_cannot_be_averaged(run: Path, tmp_path: Path) -> None:
     own = Path(shutil.copytree(run, tmp_path / "own"))
     text = {"kind": "plain", "file": "text.txt"}
     model = {"decoder": {"kind": "ngram", "order": 2}}
@@ -170,7 +157,7 @@ def test_what_is_counted_has_no_checkpoints_to_take_the_mean_of(run: Path, tmp_p
         average_run(own, tmp_path / "mean", 2)
 
 
-def test_a_checkpoint_that_a_training_removes_meanwhile_is_told(
+def test_a_checkpoint_removed_during_averaging_is_reported(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Path(shutil.copytree(run, tmp_path / "own"))

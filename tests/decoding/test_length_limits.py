@@ -1,4 +1,4 @@
-"""From training text to prediction: the limit of an output's length, and what is reported when outputs reach it."""
+"""Length limits of outputs, which follow from the training text, and reports of outputs that reach them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import sightline
 from sightline.cli.app import app
 from sightline.decoding.request import source_limits
 from sightline.run import Run
+from tiny_recipes import TEST_FILE, tsv_files, write_recipe
 from watched_runs import Silent, own_cache
 
 GRU = {"kind": "recurrent", "cell": "gru", "layers": 1}
@@ -30,11 +31,7 @@ def pairs(numbers: range) -> str:
 
 def recipe(**sections: Any) -> dict[str, Any]:
     return {
-        "data": {
-            "train": [{"kind": "tsv", "file": "train.tsv"}],
-            "validation": {"kind": "tsv", "file": "valid.tsv"},
-            "tests": {"other": {"kind": "tsv", "file": "test.tsv"}},
-        },
+        "data": tsv_files(**TEST_FILE),
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 16, "encoder": GRU, "decoder": GRU},
         "training": {
@@ -60,15 +57,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def write(folder: Path, content: dict[str, Any]) -> Path:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
-
-
 @pytest.fixture(scope="module")
 def run(corpus: Path) -> Run:
-    trained = sightline.train(write(corpus, recipe()), out=corpus / "run", display=Silent())
+    trained = sightline.train(write_recipe(corpus, recipe()), out=corpus / "run", display=Silent())
     return sightline.load(trained, device="cpu")
 
 
@@ -93,7 +84,7 @@ def test_a_run_records_how_long_its_targets_are(run: Run) -> None:
     assert decoding["max_length"] is None and decoding["max_ratio"] is None
 
 
-def test_a_limit_that_an_older_recipe_spells_out_keeps_its_meaning(run: Run) -> None:
+def test_explicit_limits_of_older_recipes_keep_their_meaning(run: Run) -> None:
     options = run.options(max_length=256, max_ratio=3.0)
     assert source_limits([2, 100], options, run.task.lengths) == [16, 256]
 
@@ -105,16 +96,16 @@ def test_predict_names_the_outputs_that_reach_the_limit(run: Run) -> None:
     asked = "predict", str(run.folder), "--max-length", "2", "--device", "cpu"
     _, errors = command(*asked, lines="".join(f"{line}\n" for line in LINES))
     numbers = ("line " if len(lines) == 1 else "lines ") + ", ".join(map(str, lines))
-    wanted = f"{len(lines)} of 4 outputs reached the length limit ({numbers}); raise decoding.max_length (2)"
-    assert f"sightline: {wanted}\n" in errors
+    message = f"{len(lines)} of 4 outputs reached the length limit ({numbers}); raise decoding.max_length (2)"
+    assert f"sightline: {message}\n" in errors
 
 
-def test_predict_reports_nothing_where_nothing_is_cut(run: Run) -> None:
+def test_predict_reports_nothing_without_truncated_outputs(run: Run) -> None:
     _, errors = command("predict", str(run.folder), "--device", "cpu", lines="\n")
     assert "length limit" not in errors
 
 
-def test_evaluate_counts_them_in_its_json(run: Run, tmp_path: Path) -> None:
+def test_evaluate_counts_truncated_outputs(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
     asked = "evaluate", str(run.folder), "--max-length", "2", "--json", str(path), "--device", "cpu"
     _, errors = command(*asked)
@@ -123,8 +114,10 @@ def test_evaluate_counts_them_in_its_json(run: Run, tmp_path: Path) -> None:
     assert f"sightline: other: {report['truncated']} of 10 outputs reached the length limit" in errors
 
 
-def test_the_journal_counts_them_in_validations(corpus: Path) -> None:
-    out = sightline.train(write(corpus, recipe(decoding={"max_length": 3})), out=corpus / "short", display=Silent())
+def test_validations_count_truncated_outputs(corpus: Path) -> None:
+    out = sightline.train(
+        write_recipe(corpus, recipe(decoding={"max_length": 3})), out=corpus / "short", display=Silent()
+    )
     records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     *_, record = [record for record in records if record["kind"] == "validation"]
     assert record["outputs"] == 10 and record["truncated"] == len(record["truncated_lines"]) > 0
@@ -132,22 +125,22 @@ def test_the_journal_counts_them_in_validations(corpus: Path) -> None:
 
 
 def test_a_training_reports_the_references_that_its_limits_would_cut(corpus: Path) -> None:
-    wanted = (
+    message = (
         "decoding.max_ratio (3) would cut 48 of 60 training targets, 8 of 10 validation references, "
         "8 of 10 other references; raise it, or leave decoding.max_length and max_ratio out"
     )
-    path, display = write(corpus, recipe(decoding={"max_ratio": 3.0})), Silent()
+    path, display = write_recipe(corpus, recipe(decoding={"max_ratio": 3.0})), Silent()
     sightline.train(path, out=corpus / "cut", display=display)
-    assert wanted in display.notes
-    assert wanted in command("train", str(path), "--dry-run")[0]
+    assert message in display.notes
+    assert message in command("train", str(path), "--dry-run")[0]
     display = Silent()
-    sightline.train(write(corpus, recipe()), out=corpus / "whole", display=display)
+    sightline.train(write_recipe(corpus, recipe()), out=corpus / "whole", display=display)
     assert not any("would cut" in note for note in display.notes)
 
 
-def test_targets_beyond_all_of_the_training_text_are_reported_too(corpus: Path) -> None:
+def test_references_longer_than_all_training_targets_are_reported(corpus: Path) -> None:
     (corpus / "long.tsv").write_text(f"jump\t{'jump ' * 200}\n")
     content = recipe()
     content["data"]["tests"]["long"] = {"kind": "tsv", "file": "long.tsv"}
-    found, _ = command("train", str(write(corpus, content)), "--dry-run")
+    found, _ = command("train", str(write_recipe(corpus, content)), "--dry-run")
     assert "the limit of outputs, which follows from the training text, would cut 1 of 1 long reference;" in found

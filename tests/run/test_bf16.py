@@ -1,4 +1,4 @@
-"""Predicting with products of bfloat16: what is asked for is had and told, or refused."""
+"""Prediction with matrix products in bfloat16."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @rounding
-def test_perplexity_in_bfloat16_is_that_in_float32_up_to_rounding(run: Path) -> None:
+def test_perplexity_in_bfloat16_equals_float32_up_to_rounding(run: Path) -> None:
     loaded = [sightline.load(run, device="cpu", precision=each) for each in ("float32", "bf16")]
     test = loaded[0].test_set("validation")
     exact, rounded = (each.measure("perplexity", test, [], lowercase=False).value for each in loaded)
@@ -38,7 +38,7 @@ def test_perplexity_in_bfloat16_is_that_in_float32_up_to_rounding(run: Path) -> 
 
 
 @rounding
-def test_an_ensemble_rounds_as_its_runs_do(run: Path) -> None:
+def test_an_ensemble_has_the_precision_of_its_runs(run: Path) -> None:
     alone, together = (sightline.load(each, device="cpu", precision="bf16") for each in (run, [run, run]))
     assert alone.precision == together.precision == "bf16"
     assert together.predict(["3 March 2015"], beam=1) == alone.predict(["3 March 2015"], beam=1)
@@ -47,17 +47,17 @@ def test_an_ensemble_rounds_as_its_runs_do(run: Path) -> None:
 
 
 @rounding
-def test_what_was_measured_in_bfloat16_says_so(run: Path, tmp_path: Path) -> None:
-    for more, said in (("float32", False), ("bf16", True)):
-        words = ["evaluate", str(run), "--on", "validation", "--beam", "1", "--device", "cpu", "--precision", more]
+def test_scores_record_their_precision(run: Path, tmp_path: Path) -> None:
+    for precision, reported in (("float32", False), ("bf16", True)):
+        words = ["evaluate", str(run), "--on", "validation", "--beam", "1", "--device", "cpu", "--precision", precision]
         result = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "scores.json")], catch_exceptions=False)
-        assert ("products in bf16" in result.stdout.splitlines()[0]) == said
+        assert ("products in bf16" in result.stdout.splitlines()[0]) == reported
         (record,) = json.loads((tmp_path / "scores.json").read_text())
-        assert record["precision"] == more
+        assert record["precision"] == precision
 
 
 @rounding
-def test_synthetic_text_that_was_begun_in_one_precision_does_not_go_on_in_another(
+def test_back_translation_does_not_resume_in_another_precision(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the model has not learned to end, and outputs that a limit ends are dropped
@@ -72,7 +72,7 @@ def test_synthetic_text_that_was_begun_in_one_precision_does_not_go_on_in_anothe
     assert CliRunner().invoke(app, [*command, "--resume", "--precision", "bf16"]).exit_code == 0
 
 
-def test_a_precision_that_cannot_be_had_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_precisions_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="precision 'int8' is not known; use float32 or bf16"):
         sightline.load(run, device="cpu", precision="int8")
     with pytest.raises(ValueError, match="bf16 is for the CPU"):

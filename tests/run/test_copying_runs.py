@@ -1,4 +1,4 @@
-"""Copying from a recipe file to an output: words that no vocabulary holds, and recipes that cannot copy."""
+"""Models that copy words of the source: training, prediction, alignment, scores, and recipes that are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from typer.testing import CliRunner
 
 import sightline
@@ -24,6 +23,7 @@ from sightline.run_folder import RunError
 from sightline.tasks.seq2seq import Seq2SeqTask
 from sightline.text.copying import CopyForms, with_unknown
 from sightline.training.resolve import open_recipe
+from tiny_recipes import TEST_FILE, training, tsv_files, write_recipe
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 SAID = ["my name is {} you know", "they call me {} around here", "well {} is how i am known"]
@@ -31,7 +31,7 @@ LSTM = {"kind": "recurrent", "cell": "lstm", "dropout": 0.0}
 
 
 def name(number: int) -> str:
-    """A word of its own for each number."""
+    """A different word for each number."""
     return "".join(LETTERS[(number * 7 + place * (number % 23 + 1)) % 26] for place in range(6)) + LETTERS[number % 26]
 
 
@@ -41,11 +41,7 @@ def lines(numbers: range) -> str:
 
 def recipe(**model: Any) -> dict[str, Any]:
     return {
-        "data": {
-            "train": [{"kind": "tsv", "file": "train.tsv"}],
-            "validation": {"kind": "tsv", "file": "valid.tsv"},
-            "tests": {"other": {"kind": "tsv", "file": "test.tsv"}},
-        },
+        "data": tsv_files(**TEST_FILE),
         "tokenizer": {"kind": "word", "min_count": 3},
         "model": {
             "width": 24,
@@ -54,27 +50,10 @@ def recipe(**model: Any) -> dict[str, Any]:
             "copying": True,
             **model,
         },
-        "training": {
-            "precision": "float32",
-            "lr": 2e-2,
-            "schedule": {"kind": "constant", "warmup": 0},
-            "batches": {"tokens": 256},
-            "limits": {"steps": 60},
-            "validate_every": 60,
-            "label_smoothing": 0.0,
-            "samples": 1,
-            "device": "cpu",
-            "threads": 1,
-        },
+        "training": training(60, lr=2e-2, batches={"tokens": 256}, validate_every=60, label_smoothing=0.0, samples=1),
         "evaluation": {"metrics": ["exact", "perplexity"]},
         "decoding": {"beam": 2, "max_length": 8},
     }
-
-
-def write(folder: Path, content: dict[str, Any]) -> Path:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(content))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -87,10 +66,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(corpus: Path) -> Run:
-    return sightline.load(sightline.train(write(corpus, recipe()), out=corpus / "run"))
+    return sightline.load(sightline.train(write_recipe(corpus, recipe()), out=corpus / "run"))
 
 
-def test_a_model_that_copies_writes_words_it_has_never_seen(run: Run) -> None:
+def test_unseen_words_are_copied(run: Run) -> None:
     assert run.vocabulary.source.unknown("they call me zorbaquux around here") == ["zorbaquux"]
     found = run.predict(["they call me zorbaquux around here", "my name is qwertyuiop you know"])
     assert found == ["hello zorbaquux!", "hello qwertyuiop!"] or found == ["hello zorbaquux !", "hello qwertyuiop !"]
@@ -99,7 +78,7 @@ def test_a_model_that_copies_writes_words_it_has_never_seen(run: Run) -> None:
     assert report.scores[1].value < 2 and "unknown:copied" in report.scores[1].signature
 
 
-def test_tokens_of_a_prediction_are_of_the_vocabulary_so_it_can_be_aligned_and_traced(run: Run) -> None:
+def test_predictions_with_copied_words_can_be_aligned_and_traced(run: Run) -> None:
     text = "they call me zorbaquux around here"
     (best, *_) = run.predict_nbest([text])[0]
     assert all(token < run.vocabulary.target.size for token in best.tokens)
@@ -112,41 +91,40 @@ def test_tokens_of_a_prediction_are_of_the_vocabulary_so_it_can_be_aligned_and_t
     np.testing.assert_allclose(np.exp(again), steps["mixture"].tensor.exp().numpy(), atol=1e-5)
 
 
-def test_what_the_encoder_of_a_copier_makes_of_texts_can_be_asked_for(run: Run) -> None:
-    """Texts end to end, not padded as a search wants them."""
+def test_embeddings_do_not_depend_on_the_batch(run: Run) -> None:
     found = run.embed(["they call me zorbaquux around here", "my name is zed"])
     np.testing.assert_allclose(found[1:], run.embed(["my name is zed"]), atol=1e-5)
     assert found[0].any() and not np.allclose(found[0], found[1])
 
 
-def test_a_given_beginning_may_hold_a_word_of_the_source(run: Run) -> None:
+def test_a_prefix_may_contain_an_unknown_word_of_the_source(run: Run) -> None:
     text = "they call me zorbaquux around here"
     (best, *_) = run.predict_nbest([text], prefixes=["zorbaquux"])[0]
     assert best.text.startswith("zorbaquux")
 
 
-def test_words_that_were_copied_are_counted_where_an_output_is_aligned(run: Run) -> None:
+def test_alignments_include_copied_words(run: Run) -> None:
     text = "they call me zorbaquux around here"
     (best, *_) = run.predict_nbest([text])[0]
     (found,) = align_outputs(run, [text], [best.tokens])
     assert len(found.target) == len(best.text.split()) == 3
 
 
-def test_of_a_given_output_only_words_that_the_source_lacks_too_are_unknown(run: Run) -> None:
+def test_words_of_the_source_are_not_unknown_in_a_given_output(run: Run) -> None:
     assert isinstance(run.task, Seq2SeqTask)
     text = "they call me zorbaquux around here"
     assert run.task.unknown_in("hello zorbaquux and qwertyuiop !", text) == ["and", "qwertyuiop"]
     assert run.task.unknown_in("hello !", text) == []
 
 
-def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_of_its_output(
+def test_a_long_source_is_refused_by_line_even_with_unknown_target_words(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = {"kind": "transformer", "layers": 1, "heads": 2, "positions": {"kind": "learned", "max_positions": 12}}
     content = recipe(encoder=body, decoder=body)
     content["data"] |= {"folder": str(corpus), "clean": {"max_tokens": 11}}
     content["training"]["limits"] = {"steps": 1}
-    made = sightline.train(write(tmp_path, content), out=tmp_path / "run").folder
+    made = sightline.train(write_recipe(tmp_path, content), out=tmp_path / "run").folder
     texts = {"source": "my name is zed\n" * 2 + "word " * 13 + "\n", "target": "hello qwertyuiop !\n" * 3}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -156,7 +134,7 @@ def test_a_source_that_is_too_long_is_refused_by_its_line_beside_unknown_words_o
         CliRunner().invoke(app, [*asked, "--device", "cpu"], catch_exceptions=False)
 
 
-def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
+def test_a_given_output_with_another_unknown_word_scores_lower(run: Run) -> None:
     text = "they call me zorbaquux around here"
     assert isinstance(run.task, Seq2SeqTask)
     ((right,), (wrong,)) = run.task.score_outputs([text, text], ["hello zorbaquux !", "hello quuxzorba !"])
@@ -167,21 +145,21 @@ def test_a_given_output_must_name_the_word_of_the_source(run: Run) -> None:
     assert right.tokens == best.tokens
 
 
-def test_perplexity_is_of_the_words_that_are_copied_as_in_training(run: Run) -> None:
+def test_perplexity_counts_copied_words_as_in_training(run: Run) -> None:
     test, vocabulary = run.test_set("other"), run.vocabulary
     pairs = [(source, reference) for source, (reference,) in zip(test.sources, test.references, strict=True)]
     texts = [list(side) for side in zip(*pairs, strict=True)]
     read, written = vocabulary.source.encode_many(texts[0]), vocabulary.target.encode_many(texts[1])
     forms = CopyForms.of(vocabulary.source.all_pieces)
-    read, written = with_unknown(vocabulary.source, pairs, read, written, forms)  # as data/store.py has them
+    read, written = with_unknown(vocabulary.source, pairs, read, written, forms)  # as in data/store.py
     assert any(number >= vocabulary.target.size for ids in written for number in ids)
     logs = log_probabilities(run.model, read, written)
-    wanted = np.exp(-logs.sum() / sum(len(ids) + 1 for ids in written))
-    assert run.measure("perplexity", test, [], lowercase=False).score().value == pytest.approx(wanted, rel=1e-5)
+    expected = np.exp(-logs.sum() / sum(len(ids) + 1 for ids in written))
+    assert run.measure("perplexity", test, [], lowercase=False).score().value == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus: Path) -> None:
-    path, few = write(corpus, recipe()), ["training.limits.steps=4", "training.validate_every=2"]
+def test_a_resumed_training_equals_an_uninterrupted_one(corpus: Path) -> None:
+    path, few = write_recipe(corpus, recipe()), ["training.limits.steps=4", "training.validate_every=2"]
     whole = sightline.train(path, few, out=corpus / "whole").folder
     sightline.train(path, ["training.limits.steps=2", "training.validate_every=2"], out=corpus / "parts")
     saved = corpus / "parts" / "recipe.yaml"
@@ -191,10 +169,10 @@ def test_an_interrupted_training_of_a_copier_ends_as_an_uninterrupted_one(corpus
     assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
 
 
-def test_pieces_of_words_are_copied_too(corpus: Path) -> None:
+def test_word_pieces_are_copied(corpus: Path) -> None:
     content = recipe() | {"tokenizer": {"kind": "bpe", "size": 60}}
     content["training"]["limits"] = {"steps": 2}
-    own = sightline.load(sightline.train(write(corpus, content), out=corpus / "pieces"))
+    own = sightline.load(sightline.train(write_recipe(corpus, content), out=corpus / "pieces"))
     assert len(own.predict(["they call me zorbaquux around here"])) == 1
     assert "unknown:copied" in own.evaluate("other").scores[1].signature
     assert own.predict(["they call me zorbaquux around here"], forbid=["hello"]) != [""]
@@ -205,14 +183,12 @@ def quoted(numbers: range) -> str:
 
 
 @pytest.mark.parametrize("tokenizer", [{"kind": "word", "min_count": 3}, {"kind": "bpe", "size": 50}], ids=str)
-def test_a_word_is_copied_behind_a_quote_although_a_space_is_before_it_in_the_source(
-    tmp_path: Path, tokenizer: dict[str, Any]
-) -> None:
+def test_a_word_after_a_space_is_copied_after_a_quote(tmp_path: Path, tokenizer: dict[str, Any]) -> None:
     for part, numbers in (("train", range(300)), ("valid", range(300, 320)), ("test", range(320, 340))):
         (tmp_path / f"{part}.tsv").write_text(quoted(numbers))
     content = recipe() | {"tokenizer": tokenizer, "decoding": {"beam": 1}}
     content["training"]["limits"] = {"steps": 100 if tokenizer["kind"] == "word" else 160}
-    run = sightline.load(sightline.train(write(tmp_path, content), out=tmp_path / "run"))
+    run = sightline.load(sightline.train(write_recipe(tmp_path, content), out=tmp_path / "run"))
     found = run.predict_nbest(run.test_set("other").sources)
     right = [reference for (reference,) in run.test_set("other").references]
     assert sum(guess.text == wanted for (guess,), wanted in zip(found, right, strict=True)) >= 18
@@ -222,7 +198,7 @@ def test_a_word_is_copied_behind_a_quote_although_a_space_is_before_it_in_the_so
     assert run.align(run.test_set("other").sources[0]) is not None
 
 
-def test_a_run_of_an_older_version_copies_as_it_has_learned_to(run: Run, tmp_path: Path) -> None:
+def test_older_runs_copy_exact_forms(run: Run, tmp_path: Path) -> None:
     older = Path(shutil.copytree(run.folder, tmp_path / "run"))
     config = json.loads((older / "config.json").read_text())
     assert config.pop("copying") == "forms" and run.recipe.copies_forms
@@ -231,16 +207,16 @@ def test_a_run_of_an_older_version_copies_as_it_has_learned_to(run: Run, tmp_pat
     assert load_run_recipe(older).model.copying == "exact" and not load_run_recipe(older).copies_forms
 
 
-def test_words_of_the_vocabulary_cannot_be_asked_for_where_others_are_written(run: Run) -> None:
+def test_options_for_fixed_vocabularies_are_refused(run: Run) -> None:
     with pytest.raises(ValueError, match=r"decoding\.forbid \('hello'\)"):
         run.options(forbid=["hello"])
     with pytest.raises(ValueError, match=r"replace_unknown.* has nothing to do"):
         run.options(replace_unknown="copy")
 
 
-def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> None:
+def test_an_ensemble_needs_the_same_kind_of_copying(run: Run, corpus: Path) -> None:
     plain = sightline.train(
-        write(corpus, recipe(copying=False)), ["training.limits.steps=2"], out=corpus / "plain"
+        write_recipe(corpus, recipe(copying=False)), ["training.limits.steps=2"], out=corpus / "plain"
     ).folder
     with pytest.raises(RunError, match="not given the same tokens"):
         Run.ensemble([run.folder, plain])
@@ -259,6 +235,6 @@ def test_only_runs_that_read_alike_write_together(run: Run, corpus: Path) -> Non
         ),
     ],
 )
-def test_what_cannot_copy_is_refused(corpus: Path, changes: list[str], message: str) -> None:
+def test_recipes_that_cannot_copy_are_refused(corpus: Path, changes: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        open_recipe(write(corpus, recipe()), changes)
+        open_recipe(write_recipe(corpus, recipe()), changes)

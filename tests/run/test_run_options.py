@@ -27,7 +27,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, **decoding: Any) -> Run:
     return run
 
 
-def test_who_asks_for_a_beam_gets_nothing_of_what_the_recipe_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_beam_on_request_replaces_sampling_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, sample={"temperature": 0.8}, mbr={"candidates": 8})
     assert run.options() == run.recipe.decoding
     plain = run.options(beam=4)
@@ -36,11 +36,11 @@ def test_who_asks_for_a_beam_gets_nothing_of_what_the_recipe_draws(monkeypatch: 
     assert chosen.mbr is not None and (chosen.sample, chosen.mbr.candidates) == (None, 6)
 
 
-def test_risk_over_a_beam_stays_until_it_is_taken_away(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mbr_over_a_beam_is_kept_unless_turned_off(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=8, mbr={"candidates": 8, "utility": "bleu"})
     wider = run.options(beam=16)
     assert wider.mbr == run.recipe.decoding.mbr
-    assert run.options(mbr=None).mbr == wider.mbr  # None is not asked for
+    assert run.options(mbr=None).mbr == wider.mbr  # None keeps the recipe's value
     fewer = run.options(mbr=4).mbr
     assert fewer is not None and (fewer.candidates, fewer.utility) == (4, "bleu")
     assert run.options(beam=4, mbr=0).mbr is None
@@ -51,7 +51,7 @@ def test_risk_over_a_beam_stays_until_it_is_taken_away(monkeypatch: pytest.Monke
         run.options(beam=4)
 
 
-def test_a_plain_search_has_neither_groups_nor_risk_nor_luck(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plain_search_has_no_groups_mbr_or_sampling(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=6, groups=3, nbest=3, length_penalty=0.3)
     assert run.plain_search(None) == run.options()
     plain = run.plain_search(4)
@@ -60,7 +60,7 @@ def test_a_plain_search_has_neither_groups_nor_risk_nor_luck(monkeypatch: pytest
     assert (run.plain_search(2).sample, run.plain_search(2).mbr) == (None, None)
 
 
-def test_one_output_is_enough_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nbest_is_one_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=5, nbest=3)
     assert (run.options().nbest, run.options(beam=1).nbest, run.options(nbest=2).nbest) == (1, 1, 2)
 
@@ -73,7 +73,7 @@ def predicted(*arguments: str) -> list[str]:
     return line.split("\t")
 
 
-def test_predict_shows_as_many_outputs_as_the_recipe_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predict_uses_nbest_of_the_recipe(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, beam=5, nbest=3)
     scored = predicted()
     assert len(scored) == 6
@@ -83,18 +83,16 @@ def test_predict_shows_as_many_outputs_as_the_recipe_says(monkeypatch: pytest.Mo
         predicted("--beam", "1")
 
 
-def test_an_output_that_is_told_has_one_score_whatever_the_recipe_shows(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_given_output_has_one_score(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run_with(monkeypatch, beam=5, nbest=3)
-    (tmp_path / "told").write_text(PAIRS[0][1] + "\n", encoding="utf-8")
-    asked = ["predict", "transformer", "--target", str(tmp_path / "told"), "--device", "cpu"]
+    (tmp_path / "target").write_text(PAIRS[0][1] + "\n", encoding="utf-8")
+    asked = ["predict", "transformer", "--target", str(tmp_path / "target"), "--device", "cpu"]
     result = CliRunner().invoke(app, asked, input=PAIRS[0][0] + "\n", catch_exceptions=False)
     score, text = result.stdout.rstrip("\n").split("\t")
     assert float(score) < 0 and text == PAIRS[0][1]
 
 
-def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mbr_can_be_turned_off_on_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, beam=4, mbr={"candidates": 4})
     seen: list[Decoding] = []
     monkeypatch.setattr(Seq2SeqTask, "predict", lambda self, requests, *_: seen.append(requests[0].options) or 1 / 0)
@@ -107,17 +105,17 @@ def test_risk_can_be_left_out_from_the_command_line(monkeypatch: pytest.MonkeyPa
             predicted("--mbr", "0", *how)
 
 
-def test_a_beam_for_all_is_a_plain_one_in_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_common_beam_in_a_comparison_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, sample={}, mbr={"candidates": 8})
     monkeypatch.setattr("sightline.comparison.systems.is_baseline", lambda folder: False)
     ways = {"mean": "probabilities", "device": "cpu", "progress": silent}
-    for beam, drawn in ((None, True), (3, False)):
+    for beam, sampled in ((None, True), (3, False)):
         for each in load_runs([Path("a"), Path("b")], beam=beam, **ways):  # type: ignore[arg-type]
-            assert ((each.options.sample is not None), (each.options.mbr is not None)) == (drawn, drawn)
+            assert ((each.options.sample is not None), (each.options.mbr is not None)) == (sampled, sampled)
 
 
 @pytest.mark.parametrize("alone", [["--beam", "1"], ["--sample"]])
-def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_coverage_penalty_needs_a_beam(alone: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run_with(monkeypatch, beam=4)
     assert predicted("--coverage-penalty", "0.5")
     assert predicted("--coverage-penalty", "0", *alone)
@@ -125,7 +123,7 @@ def test_coverage_is_refused_where_there_is_nothing_to_rank(alone: list[str], mo
         predicted("--coverage-penalty", "0.5", *alone)
 
 
-def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_description_of_a_search_names_settings_that_change_outputs(monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(monkeypatch, beam=4, min_length=0)
     assert describe_search(run.options()) == "beam 4"
     changed = run.options(
@@ -143,17 +141,17 @@ def test_settings_that_change_outputs_stand_beside_the_scores(monkeypatch: pytes
     )
 
 
-def test_a_key_that_decoding_does_not_have_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_options_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TypeError, match="decoding has no 'beams'; the keys are beam, nbest, length_penalty"):
         run_with(monkeypatch).options(beams=4)
 
 
 @pytest.mark.parametrize(
-    ("given", "form", "alpha"),
+    ("values", "form", "alpha"),
     [
         ({}, "length", 1.0),
         ({"beam": 4}, "length", 1.0),
-        ({"length_penalty": 0.6}, "gnmt", 0.6),  # all recipes and runs from before there were forms
+        ({"length_penalty": 0.6}, "gnmt", 0.6),  # recipes and runs of older versions
         ({"length_penalty": 1.0}, "gnmt", 1.0),
         ({"length_normalization": "gnmt"}, "gnmt", 1.0),
         ({"length_normalization": "length", "length_penalty": 0.6}, "length", 0.6),
@@ -161,18 +159,18 @@ def test_a_key_that_decoding_does_not_have_is_named(monkeypatch: pytest.MonkeyPa
     ],
     ids=str,
 )
-def test_a_length_penalty_without_a_form_keeps_its_meaning(given: dict[str, Any], form: str, alpha: float) -> None:
-    options = Decoding.model_validate(given)
+def test_a_length_penalty_without_a_form_keeps_its_meaning(values: dict[str, Any], form: str, alpha: float) -> None:
+    options = Decoding.model_validate(values)
     assert (options.length_normalization, options.length_penalty) == (form, alpha)
     assert Decoding.model_validate(options.model_dump()) == options
 
 
-def test_a_reward_for_length_has_to_be_named() -> None:
+def test_a_length_reward_needs_its_strength() -> None:
     with pytest.raises(ValueError, match="reward adds length_penalty for every token; name length_penalty"):
         Decoding.model_validate({"length_normalization": "reward"})
 
 
-def test_the_form_of_a_run_stays_where_only_its_strength_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changing_the_length_penalty_keeps_its_form(monkeypatch: pytest.MonkeyPatch) -> None:
     for form in ("gnmt", "length"):
         options = run_with(monkeypatch, length_normalization=form).options(length_penalty=0.4)
         assert (options.length_normalization, options.length_penalty) == (form, 0.4)

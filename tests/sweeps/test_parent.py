@@ -1,4 +1,4 @@
-"""A child stops when its parent ends, even by SIGKILL, and saves as it would at SIGTERM."""
+"""A child gets SIGTERM when its parent ends, even by SIGKILL."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Pool(1, command, board).work([Job(run)], threading.Event())
 def wait_for(path: Path, text: str) -> None:
     deadline = time.monotonic() + 30
     while not path.is_file() or path.read_text() != text:
-        assert time.monotonic() < deadline, f"{path} never said {text}"
+        assert time.monotonic() < deadline, f"{path} never contained {text}"
         time.sleep(0.02)
 
 
@@ -51,13 +51,13 @@ def test_a_killed_sweep_leaves_no_training_running(tmp_path: Path) -> None:
     wait_for(tmp_path / "state", "SIGTERM")
 
 
-def test_without_the_wish_standard_input_is_left_alone() -> None:
+def test_standard_input_is_untouched_without_the_variable() -> None:
     code = "import sys; from sightline.sweeps.parent import watch_parent; watch_parent(); print(sys.stdin.read())"
     done = subprocess.run([sys.executable, "-c", code], input="a line", capture_output=True, text=True, check=False)
     assert done.stdout == "a line\n"
 
 
-def test_the_wish_is_not_inherited() -> None:
+def test_the_variable_is_not_inherited() -> None:
     code = "import os; from sightline.sweeps.parent import watch_parent; watch_parent(); print(sorted(os.environ))"
     environment = {**os.environ, "SIGHTLINE_WATCH_PARENT": "1"}
     with subprocess.Popen(

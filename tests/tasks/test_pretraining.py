@@ -1,4 +1,4 @@
-"""Models that learn from spoilt text: they learn, are measured, fill gaps; and recipes that ask for what cannot be."""
+"""Masked language models and denoising: training, evaluation, filling gaps, and recipes that are refused."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ from sightline.run_folder import RunError
 from sightline.tasks.losses import batch_loss
 from sightline.tasks.masked_lm import best_fillings
 from sightline.text.vocabulary import Vocabulary
+from tiny_recipes import training
 from watched_runs import Silent, own_cache
 
 BODY = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0, "positions": {"kind": "rotary"}}
@@ -45,7 +46,7 @@ NOISES: dict[str, dict[str, Any]] = {
 
 
 def lines(count: int, seed: int) -> str:
-    """Counting, from somewhere on: a hidden number follows from its neighbours."""
+    """Counting from a random number on, so that a masked number follows from its neighbours."""
     draw = random.Random(seed)
     names = ["one", "two", "three", "four", "five", "six", "seven"]
     starts = [draw.randrange(7) for _ in range(count)]
@@ -65,18 +66,14 @@ def recipe(kind: str, **changes: Any) -> dict[str, Any]:
         },
         "tokenizer": {"kind": "word", "min_count": 1},
         "model": {"width": 32, "encoder": BODY, **({} if masked else {"decoder": BODY})},
-        "training": {
-            "precision": "float32",
-            "lr": 0.01,
-            "schedule": {"kind": "cosine" if masked else "constant", "warmup": 10},
-            "batches": {"tokens": 512, "context": 24},
-            "limits": {"steps": 240 if masked else 160},
-            "label_smoothing": 0.0,
-            "validate_every": 40,
-            "samples": 2,
-            "device": "cpu",
-            "threads": 1,
-        },
+        "training": training(
+            240 if masked else 160,
+            schedule={"kind": "cosine" if masked else "constant", "warmup": 10},
+            batches={"tokens": 512, "context": 24},
+            label_smoothing=0.0,
+            validate_every=40,
+            samples=2,
+        ),
         "decoding": {"beam": 2, "max_length": 30},
         "evaluation": {"bootstrap": 50},
     }
@@ -85,7 +82,7 @@ def recipe(kind: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
-    """A run of each kind; shared, so not to be changed."""
+    """A run of each kind; shared, do not modify."""
     folder = tmp_path_factory.mktemp("pretraining")
     for name, count, seed in (("train", 300, 1), ("valid", 20, 2), ("test", 30, 3)):
         (folder / f"{name}.txt").write_text(lines(count, seed))
@@ -106,17 +103,17 @@ def validations(run: Path) -> list[dict[str, Any]]:
 def test_the_loss_falls(kind: str, runs: dict[str, Path]) -> None:
     found = [record["loss"] for record in validations(runs[kind])]
     assert found[-1] < 0.75 * found[0]
-    assert found[-1] < 0.5 * np.log(8)  # of eight words that could stand there
+    assert found[-1] < 0.5 * np.log(8)  # of a uniform choice among eight words
 
 
-def test_masked_words_are_guessed_from_both_sides(runs: dict[str, Path]) -> None:
+def test_masked_words_are_predicted_from_both_sides(runs: dict[str, Path]) -> None:
     run = sightline.load(runs["mask"])
     assert validations(runs["mask"])[-1]["masked-accuracy"] > 80
     assert run.predict(["five six [MASK] one two ."]) == ["five six seven one two ."]
     assert run.predict(["five six seven one [MASK] three four five ."]) == ["five six seven one two three four five ."]
 
 
-def test_the_likeliest_fillings_come_with_their_probabilities(runs: dict[str, Path]) -> None:
+def test_nbest_fillings_have_probabilities(runs: dict[str, Path]) -> None:
     run = sightline.load(runs["mask"])
     (guesses,) = run.predict_nbest(["five six [MASK] one two ."], run.options(nbest=3))
     assert guesses[0].text == "five six seven one two ."
@@ -124,25 +121,27 @@ def test_the_likeliest_fillings_come_with_their_probabilities(runs: dict[str, Pa
     scores = [guess.score for guess in guesses]
     assert scores == sorted(scores, reverse=True)
     every = run.predict_nbest(["five six [MASK] one two ."], run.options(nbest=99))[0]
-    assert sum(np.exp(guess.score) for guess in every) == pytest.approx(1, abs=1e-4)  # and no special is among them
+    assert sum(np.exp(guess.score) for guess in every) == pytest.approx(1, abs=1e-4)  # special tokens excluded
 
 
-def test_an_ensemble_of_one_model_twice_fills_gaps_as_that_model_does(runs: dict[str, Path]) -> None:
+def test_an_ensemble_of_one_model_twice_equals_the_model(runs: dict[str, Path]) -> None:
     one, twice = Run.load(runs["mask"]), Run.ensemble([runs["mask"], runs["mask"]])
     texts = ["five six [MASK] one [MASK] .", "no gap"]
-    wanted, found = (each.predict_nbest(texts, each.options(nbest=2)) for each in (one, twice))
-    assert [[guess.text for guess in guesses] for guesses in found] == [[g.text for g in guesses] for guesses in wanted]
-    assert found[0][1].score == pytest.approx(wanted[0][1].score, abs=1e-4)
+    expected, found = (each.predict_nbest(texts, each.options(nbest=2)) for each in (one, twice))
+    assert [[guess.text for guess in guesses] for guesses in found] == [
+        [g.text for g in guesses] for guesses in expected
+    ]
+    assert found[0][1].score == pytest.approx(expected[0][1].score, abs=1e-4)
     with pytest.raises(ValueError, match="do not support masked-LM or denoising evaluation"):
         twice.evaluate("test")
 
 
-def test_a_text_without_gaps_comes_back_as_it_is_and_an_empty_one_empty(runs: dict[str, Path]) -> None:
+def test_text_without_gaps_is_returned_unchanged(runs: dict[str, Path]) -> None:
     run = sightline.load(runs["mask"])
     assert run.predict(["one two", "", "one [MASK]"])[:2] == ["one two", ""]
 
 
-def test_the_best_fillings_of_several_gaps_are_those_of_all_combinations() -> None:
+def test_the_best_fillings_of_several_gaps_equal_exhaustive_search() -> None:
     logs = np.log(np.random.default_rng(1).dirichlet(np.ones(5), 3))
     every = sorted(
         (float(logs[0, a] + logs[1, b] + logs[2, c]) for a in range(5) for b in range(5) for c in range(5)),
@@ -160,7 +159,7 @@ def test_denoising_restores_a_text(runs: dict[str, Path]) -> None:
     assert "six seven one" in found
 
 
-def test_span_corruption_fills_every_gap_and_leaves_the_rest(runs: dict[str, Path]) -> None:
+def test_span_corruption_fills_every_gap_and_keeps_the_rest(runs: dict[str, Path]) -> None:
     run = sightline.load(runs["span-corruption"])
     (found,) = run.predict(["five six [MASK] one two three four [MASK] six seven one"])
     assert found.startswith("five six ")
@@ -170,21 +169,21 @@ def test_span_corruption_fills_every_gap_and_leaves_the_rest(runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("kind", NOISES)
-def test_evaluation_is_the_same_each_time_and_says_what_the_noise_was(kind: str, runs: dict[str, Path]) -> None:
+def test_evaluation_is_reproducible_and_its_signature_names_the_noise(kind: str, runs: dict[str, Path]) -> None:
     run = Run.load(runs[kind])
     one, other = run.evaluate("test"), Run.load(runs[kind]).evaluate("test")
     assert [score.value for score in one.scores] == [score.value for score in other.scores]
     assert one.tokens == other.tokens and one.tokens is not None and one.tokens > 20
     assert f"noise:{run.recipe.data.noise.kind}-0.2" in one.scores[0].signature  # type: ignore[union-attr]
-    assert ("|sent:rules-2|" in one.scores[0].signature) == (kind == "denoise")  # whose sentences were put in disorder
-    assert ("|words:scripts-2|" in one.scores[0].signature) == (kind != "span-corruption")  # which takes any tokens
+    assert ("|sent:rules-2|" in one.scores[0].signature) == (kind == "denoise")  # which permutes sentences
+    assert ("|words:scripts-2|" in one.scores[0].signature) == (kind != "span-corruption")  # which masks any tokens
     assert one.scores[0].value < 4
     validation = run.evaluate("validation").scores[0].value
     assert validation == pytest.approx(validations(runs[kind])[-1]["perplexity"], rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["mask", "denoise"])
-def test_runs_are_compared_on_the_same_noise(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
+def test_runs_are_compared_with_the_same_noise(kind: str, runs: dict[str, Path], tmp_path: Path) -> None:
     copy = Path(shutil.copytree(runs[kind], tmp_path / "copy"))
     found = compare([runs[kind], copy], on="test")
     assert {system.name for system in found.systems} == {kind, "copy"}
@@ -192,7 +191,7 @@ def test_runs_are_compared_on_the_same_noise(kind: str, runs: dict[str, Path], t
         compare([copy, (runs[kind], copy)], on="test")
 
 
-def test_the_command_line_fills_gaps_and_refuses_what_is_for_writers(runs: dict[str, Path]) -> None:
+def test_the_command_line_fills_gaps_and_refuses_a_beam(runs: dict[str, Path]) -> None:
     runner = CliRunner()
     asked = "five six [MASK] one two .\n\n"
     result = runner.invoke(app, ["predict", str(runs["mask"]), "-", "--nbest", "2"], input=asked)
@@ -206,22 +205,22 @@ def test_the_command_line_fills_gaps_and_refuses_what_is_for_writers(runs: dict[
     assert refused.exit_code != 0
 
 
-def test_outputs_that_are_told_are_judged_where_they_are_the_text_itself(runs: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "told.txt").write_text("five six seven one two .\n")
-    told = ["-", "--target", str(tmp_path / "told.txt"), "--nbest", "1"]
+def test_denoisers_score_given_outputs_and_span_corruption_refuses(runs: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "target.txt").write_text("five six seven one two .\n")
+    options = ["-", "--target", str(tmp_path / "target.txt"), "--nbest", "1"]
     text = "five six [MASK] one two .\n"
-    judged = CliRunner().invoke(app, ["predict", str(runs["denoise"]), *told], input=text, catch_exceptions=False)
-    assert -20 < float(judged.stdout.split("\t")[0]) < 0
-    refused = CliRunner().invoke(app, ["predict", str(runs["span-corruption"]), *told], input=text)
+    scored = CliRunner().invoke(app, ["predict", str(runs["denoise"]), *options], input=text, catch_exceptions=False)
+    assert -20 < float(scored.stdout.split("\t")[0]) < 0
+    refused = CliRunner().invoke(app, ["predict", str(runs["span-corruption"]), *options], input=text)
     assert "this model writes what stood in each gap" in str(refused.exception) and not refused.stdout
 
 
-def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -> None:
+def test_a_trace_shows_the_predictions_for_the_gaps(runs: dict[str, Path]) -> None:
     run = sightline.load(runs["mask"])
     text = "five six [MASK] one two ."
     trace, (guesses,) = run.trace(text), run.predict_nbest([text])
     assert trace.about["output"] == guesses[0].text
-    assert float(trace["loss"]) == pytest.approx(-guesses[0].score, abs=0.02)  # there <mask> could be an answer too
+    assert float(trace["loss"]) == pytest.approx(-guesses[0].score, abs=0.02)  # its softmax includes <mask>
     assert [choice["place"] for choice in tokens_view(Subject(run, text)).record()] == trace.about["places"]
     assert len(trace.about["places"]) == 1
     with pytest.raises(ValueError, match=r"no gap to fill; put \[MASK\]"):
@@ -231,7 +230,7 @@ def test_a_walk_through_shows_what_is_put_into_the_gaps(runs: dict[str, Path]) -
 
 
 @pytest.mark.parametrize("kind", NOISES)
-def test_batches_to_look_into_a_run_have_the_noise_it_is_measured_by(kind: str, runs: dict[str, Path]) -> None:
+def test_sample_batches_have_the_noise_of_evaluation(kind: str, runs: dict[str, Path]) -> None:
     run = Run.load(runs[kind])
     batches = sample_batches(run.recipe, run.vocabulary, list(run.test_examples("test")), sentences=4)
     marks = torch.tensor(list(run.vocabulary.source.marks.values()))
@@ -239,13 +238,13 @@ def test_batches_to_look_into_a_run_have_the_noise_it_is_measured_by(kind: str, 
     assert all(float(batch_loss(run.model, batch, 0.0).nll.detach()) / batch.tokens < 2 for batch in batches)
 
 
-def test_the_model_card_says_what_it_learned_from(runs: dict[str, Path]) -> None:
+def test_the_model_card_names_the_noise(runs: dict[str, Path]) -> None:
     card = (runs["mask"] / "README.md").read_text()
     assert "A masked language model" in card
     assert "| noise | mask, 20% |" in card
 
 
-def test_parts_have_the_names_they_have_in_taggers_and_translators(runs: dict[str, Path]) -> None:
+def test_weights_have_the_names_of_taggers_and_translators(runs: dict[str, Path]) -> None:
     loaded = Run.load(runs["denoise"])
     model = loaded.recipe.model
     names = set(load_file(runs["mask"] / "model.safetensors"))
@@ -260,7 +259,7 @@ def test_parts_have_the_names_they_have_in_taggers_and_translators(runs: dict[st
 
 
 @pytest.mark.parametrize("decoding", [{"beam": 2}, {"beam": 1, "sample": {"temperature": 5.0}}, {"forbid": ["seven"]}])
-def test_what_begins_with_such_a_model_never_writes_its_marks(
+def test_a_model_initialized_from_span_corruption_never_writes_marks(
     decoding: dict[str, Any], runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
@@ -268,7 +267,7 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
     pairs = {"kind": "tsv", "file": "pairs.tsv"}
     made = recipe("span-corruption", data={"train": [pairs], "validation": pairs})
     made["model"]["init_from"] = str(runs["span-corruption"])
-    made["training"] |= {"limits": {"steps": 1}, "lr": 1e-9}  # so it would still name gaps
+    made["training"] |= {"limits": {"steps": 1}, "lr": 1e-9}  # keeps the tendency to write marks
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(made))
     run = Run.load(sightline.train(tmp_path / "recipe.yaml", out=tmp_path / "run", display=Silent()))
     options = Decoding.model_validate({**run.recipe.decoding.model_dump(), **decoding})
@@ -278,32 +277,30 @@ def test_what_begins_with_such_a_model_never_writes_its_marks(
 
 
 @pytest.mark.parametrize(
-    ("phrase", "told"),
+    ("phrase", "reason"),
     [
         ("six", "it stands in the input, which is not changed"),
         ("six {filling}", "a gap makes it together with the input beside it, which is not changed"),
-        ("six one", None),  # they stand on two sides of a gap
+        ("six one", None),  # on two sides of a gap
     ],
 )
-def test_what_is_forbidden_and_stands_around_the_gaps_is_reported(
-    runs: dict[str, Path], phrase: str, told: str | None
-) -> None:
+def test_forbidden_phrases_around_the_gaps_are_reported(runs: dict[str, Path], phrase: str, reason: str | None) -> None:
     lines = "two three\nfive six [MASK] one two .\n"
 
     def predicted(*options: str) -> Result:
         command = ["predict", str(runs["span-corruption"]), "--device", "cpu", *options]
-        with errors.error_boundary():  # as the command itself does
+        with errors.error_boundary():  # as the command does
             return CliRunner().invoke(app, command, input=lines, catch_exceptions=False)
 
     plain = predicted()
     phrase = phrase.format(filling=plain.stdout.splitlines()[1].split()[2])
     found = predicted(f"decoding.forbid=[{phrase}]")
     assert found.stdout == plain.stdout and not plain.stderr
-    said = f"sightline: line 2: the output contains {phrase!r} all the same: {told}\n"
-    assert found.stderr == (said if told is not None else "")
+    message = f"sightline: line 2: the output contains {phrase!r} all the same: {reason}\n"
+    assert found.stderr == (message if reason is not None else "")
 
 
-def test_a_phrase_forbidden_in_a_gap_is_not_there(runs: dict[str, Path]) -> None:
+def test_forbidden_words_are_not_written_into_gaps(runs: dict[str, Path]) -> None:
     run, text = Run.load(runs["span-corruption"]), "five six [MASK] one two ."
     words = sorted(set(run.predict([text])[0].split()) - set(text.split()))
     with warnings.catch_warnings():
@@ -313,14 +310,14 @@ def test_a_phrase_forbidden_in_a_gap_is_not_there(runs: dict[str, Path]) -> None
     assert found.startswith("five six ")
 
 
-def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -> None:
+def test_a_loaded_vocabulary_has_its_marks(runs: dict[str, Path]) -> None:
     assert list(Vocabulary.load(runs["mask"]).source.marks) == ["<mask>"]
     assert len(Vocabulary.load(runs["span-corruption"]).source.marks) == 8
     assert build_model(Run.load(runs["mask"]).recipe, Vocabulary.load(runs["mask"])) is not None
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "told"),
+    ("kind", "changes", "message"),
     [
         ("mask", {"task": "seq2seq", "model": {"encoder": BODY, "decoder": BODY}}, "mask is for task: masked-lm"),
         ("denoise", {"task": "masked-lm", "model": {"encoder": BODY}}, "kind: text-infilling is for task: seq2seq"),
@@ -336,20 +333,20 @@ def test_a_vocabulary_keeps_its_marks_when_it_is_loaded(runs: dict[str, Path]) -
         ("mask", {"training": {"batches": {"context": 4}}}, r"context \(4\) leaves too little"),
     ],
 )
-def test_what_does_not_fit_is_refused(kind: str, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_unsuitable_recipes_are_refused(kind: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         check_trainable(Recipe.model_validate(recipe(kind, **changes)))
 
 
 @pytest.mark.parametrize(
-    ("data", "told"),
+    ("data", "message"),
     [
         ({"noise": None}, r"masked-lm learns to undo noise; add data\.noise: \{kind: mask\}"),
         ({"clean": {"max_tokens": 9}}, r"data\.clean is for pairs"),
         ({"noise": {"kind": "mask", "masked": 0.9, "random": 0.2}}, "more than 1 together"),
     ],
 )
-def test_data_that_does_not_fit_is_refused(data: dict[str, Any], told: str) -> None:
+def test_unsuitable_data_is_refused(data: dict[str, Any], message: str) -> None:
     made = recipe("mask")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         check_trainable(Recipe.model_validate({**made, "data": {**made["data"], **data}}))

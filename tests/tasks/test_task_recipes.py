@@ -1,4 +1,4 @@
-"""What a recipe may ask of each task, and what it is told when it asks for more."""
+"""Recipes that do not fit their task are refused with the key and the remedy."""
 
 from __future__ import annotations
 
@@ -89,15 +89,15 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_recipe_that_cannot_be_names_the_key_and_the_remedy(name: str, tmp_path: Path) -> None:
+def test_unsuitable_recipes_are_refused_with_the_remedy(name: str, tmp_path: Path) -> None:
     recipe, match = WRONG[name]
     with pytest.raises(RecipeError, match=match):
         open_recipe(write(tmp_path, recipe))
 
 
 @pytest.mark.parametrize("task", ["language-model", "classification", "tagging"])
-def test_a_task_has_metrics_of_its_own(task: str, tmp_path: Path) -> None:
+def test_every_task_has_a_default_metric(task: str, tmp_path: Path) -> None:
     parts = {"language-model": {"decoder": WRITER}, "tagging": {"encoder": LSTM}}
     model = parts.get(task, {"encoder": LSTM, "pooling": {"kind": "mean"}})
-    wanted = {"language-model": "perplexity", "classification": "accuracy", "tagging": "token-accuracy"}
-    assert load_recipe(write(tmp_path, case(task, model))).evaluation.metrics[0] == wanted[task]
+    defaults = {"language-model": "perplexity", "classification": "accuracy", "tagging": "token-accuracy"}
+    assert load_recipe(write(tmp_path, case(task, model))).evaluation.metrics[0] == defaults[task]

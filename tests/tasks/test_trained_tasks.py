@@ -1,4 +1,4 @@
-"""Every task from a recipe file to a score: trained, killed, resumed, asked, evaluated; and texts that cannot be."""
+"""Every task from a recipe file to a score: training, resuming, prediction and evaluation."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def trained(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
 
 @pytest.mark.parametrize("name", NEURAL)
-def test_killed_in_an_epoch_and_resumed_it_ends_as_if_it_had_never_been(
+def test_a_killed_and_resumed_training_equals_an_uninterrupted_one(
     name: str, trained: Callable[[str], Path], tmp_path: Path
 ) -> None:
     whole, run = trained(name), tmp_path / "run"
@@ -58,7 +58,6 @@ def test_killed_in_an_epoch_and_resumed_it_ends_as_if_it_had_never_been(
 
 @pytest.mark.parametrize("name", ["language model, lstm", "language model, gru, accumulated"])
 def test_a_carried_state_is_part_of_a_checkpoint(name: str, trained: Callable[[str], Path], tmp_path: Path) -> None:
-    """In the middle of an epoch: at its beginning there would be none to hand on."""
     whole, run = trained(name), tmp_path / "run"
     with pytest.raises(Killed):
         sightline.train(whole.parent / "recipe.yaml", out=run, display=Silent({3: pull_the_plug}))
@@ -72,7 +71,7 @@ def test_a_carried_state_is_part_of_a_checkpoint(name: str, trained: Callable[[s
 
 
 @pytest.mark.parametrize("name", NEURAL)
-def test_what_is_reported_is_finite_and_has_its_samples(name: str, trained: Callable[[str], Path]) -> None:
+def test_validations_are_finite_and_have_samples(name: str, trained: Callable[[str], Path]) -> None:
     run = trained(name)
     validations = [record for record in records(run) if record["kind"] == "validation"]
     assert [record["step"] for record in validations] == [2, 4]
@@ -102,7 +101,7 @@ def answer_fits(run: Run, text: str, answer: str) -> bool:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_run_answers_and_is_scored_by_every_metric_of_its_task(name: str, trained: Callable[[str], Path]) -> None:
+def test_a_run_predicts_and_is_scored_by_every_metric_of_its_task(name: str, trained: Callable[[str], Path]) -> None:
     run = Run.load(trained(name), device="cpu")
     texts = ["the cat sat .", "a dog", "", "the  naïve 🦉 zzz"]
     answers = run.predict(texts)
@@ -117,8 +116,8 @@ def test_a_run_answers_and_is_scored_by_every_metric_of_its_task(name: str, trai
 
 
 @pytest.mark.parametrize("name", ["decoder alone, lstm", "decoder alone, transformer", "decoder alone, window"])
-def test_the_loss_of_validation_is_the_perplexity_of_evaluation(name: str, trained: Callable[[str], Path]) -> None:
-    """The one is found as in training, source and target in one sequence, the other as in search."""
+def test_validation_loss_and_perplexity_of_evaluation_agree(name: str, trained: Callable[[str], Path]) -> None:
+    """One is computed as in training, source and target in one sequence, the other as in search."""
     run = trained(name)
     best = min((record for record in records(run) if record["kind"] == "validation"), key=lambda each: each["loss"])
     loaded = Run.load(run, device="cpu")
@@ -130,7 +129,7 @@ def test_the_loss_of_validation_is_the_perplexity_of_evaluation(name: str, train
         assert any(scores["perplexity"] == pytest.approx(value, rel=1e-4) for value in candidates)
 
 
-def test_bits_are_counted_by_character_whatever_a_token_is(trained: Callable[[str], Path]) -> None:
+def test_bits_per_character_do_not_depend_on_the_tokenizer(trained: Callable[[str], Path]) -> None:
     run = trained("language model, gru, accumulated")
     encode = Run.load(run, device="cpu").vocabulary.target.encode
     texts = [line.rstrip("\n") for line in FILES["language-model"][::7]]
@@ -142,14 +141,14 @@ def test_bits_are_counted_by_character_whatever_a_token_is(trained: Callable[[st
             assert characters == pytest.approx(sum(len(text) + 1 for text in texts), rel=1e-6)  # each with its end
 
 
-def test_bits_per_character_of_a_training_are_those_of_its_evaluation(trained: Callable[[str], Path]) -> None:
+def test_bits_per_character_of_training_and_evaluation_agree(trained: Callable[[str], Path]) -> None:
     run = trained("language model, gru, accumulated")
     scores = {score.name: score.value for score in Run.load(run, device="cpu").evaluate("validation").scores}
     found = [record["bits-per-character"] for record in records(run) if record["kind"] == "validation"]
     assert any(scores["bits/char"] == pytest.approx(value, rel=1e-4) for value in found), (scores, found)
 
 
-def test_counts_are_scored_as_they_were_when_counted(trained: Callable[[str], Path]) -> None:
+def test_n_gram_models_score_the_same_after_loading(trained: Callable[[str], Path]) -> None:
     run = trained("language model, counted")
     (record,) = records(run)
     scores = {score.name: score.value for score in Run.load(run, device="cpu").evaluate("validation").scores}
@@ -158,7 +157,7 @@ def test_counts_are_scored_as_they_were_when_counted(trained: Callable[[str], Pa
     assert records(again)[-1] == record
 
 
-def test_a_classifier_names_its_likeliest_labels(trained: Callable[[str], Path]) -> None:
+def test_a_classifier_has_nbest_labels(trained: Callable[[str], Path]) -> None:
     run = Run.load(trained("classifier, lstm"), device="cpu")
     (guesses,) = run.predict_nbest(["the cat"], run.options(nbest=5))
     assert sorted(guess.text for guess in guesses) == ["one thing", "that thing"]
@@ -167,14 +166,14 @@ def test_a_classifier_names_its_likeliest_labels(trained: Callable[[str], Path])
 
 
 @pytest.mark.parametrize("name", ["classifier, lstm", "tagger, lstm", "language model, lstm"])
-def test_what_has_no_beginning_to_force_refuses_one(name: str, trained: Callable[[str], Path]) -> None:
+def test_prefixes_are_refused_by_tasks_without_them(name: str, trained: Callable[[str], Path]) -> None:
     run = Run.load(trained(name), device="cpu")
     with pytest.raises(ValueError, match="prefixes"):
         run.predict_nbest(["the cat"], prefixes=["a"])
 
 
 @pytest.mark.parametrize("name", ["decoder alone, transformer", "classifier, transformer", "tagger, transformer"])
-def test_a_text_past_the_learned_positions_is_named(name: str, trained: Callable[[str], Path]) -> None:
+def test_a_text_longer_than_the_learned_positions_is_named(name: str, trained: Callable[[str], Path]) -> None:
     run = Run.load(trained(name), device="cpu")
     longest = run.task.longest_source()
     assert longest is not None
@@ -187,7 +186,7 @@ def test_a_text_past_the_learned_positions_is_named(name: str, trained: Callable
 
 
 @pytest.mark.parametrize("name", NEURAL)
-def test_a_dry_run_tells_what_a_training_would_be(name: str, tmp_path: Path) -> None:
+def test_a_dry_run_describes_the_training(name: str, tmp_path: Path) -> None:
     recipe, _ = open_recipe(write(tmp_path, CASES[name]))
     found = dry_run(recipe)
     assert found.step is not None
@@ -197,7 +196,7 @@ def test_a_dry_run_tells_what_a_training_would_be(name: str, tmp_path: Path) -> 
     assert sum(count for part, count in found.trained.items() if part) == found.trained[""]
 
 
-def test_a_dry_run_shows_what_a_part_shares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_shows_shared_parameters(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = open_recipe(write(tmp_path, CASES["decoder alone, transformer"]))[0]
     found = dry_run(recipe)
     shared = recipe.model.width * found.target_vocabulary
@@ -207,7 +206,7 @@ def test_a_dry_run_shows_what_a_part_shares(tmp_path: Path, capsys: pytest.Captu
     assert line.endswith(f"(and {shared:,} shared with a part above)")
 
 
-def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_of_an_n_gram_model_has_no_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, CASES["language model, counted"])
     before = sorted(tmp_path.iterdir())
     found = dry_run(open_recipe(path)[0])
@@ -221,7 +220,7 @@ def test_what_would_be_counted_is_told_and_there_is_no_step(tmp_path: Path, caps
     assert f"{found.target_vocabulary} target" in shown and "first step" not in shown
 
 
-def test_counting_says_what_it_counts(tmp_path: Path) -> None:
+def test_training_an_n_gram_model_reports_counts(tmp_path: Path) -> None:
     display = Silent()
     sightline.train(write(tmp_path, CASES["language model, counted"]), out=tmp_path / "run", display=display)
     texts = FILES["language-model"]
@@ -239,7 +238,7 @@ def test_counting_says_what_it_counts(tmp_path: Path) -> None:
         ("tagger, transformer", "c" * 34 + "\tNOUN\n", r"its source has 34 tokens and an end mark"),
     ],
 )
-def test_a_validation_text_past_the_learned_positions_is_known_before_training(
+def test_too_long_validation_texts_are_refused_before_training(
     name: str, long: str, match: str, tmp_path: Path
 ) -> None:
     recipe = write(tmp_path, CASES[name])
@@ -251,24 +250,24 @@ def test_a_validation_text_past_the_learned_positions_is_known_before_training(
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 
-def test_what_must_be_written_behind_a_validation_text_is_known_before_training(tmp_path: Path) -> None:
+def test_a_too_large_minimum_length_is_refused_before_training(tmp_path: Path) -> None:
     recipe = write(tmp_path, CASES["decoder alone, transformer"])
     changes = ["decoding.min_length=60", "decoding.max_length=70"]
     with pytest.raises(ValueError, match=r"its source with decoding\.min_length \(60\) has \d+ tokens and two marks"):
         sightline.train(recipe, changes, out=tmp_path / "run", display=Silent())
 
 
-# --- texts that cannot be ----------------------------------------------------------------------------------------
+# --- refused texts ----------------------------------------------------------------------------------------------
 
 
-def test_too_little_text_is_an_error_before_training(tmp_path: Path) -> None:
+def test_too_little_text_is_refused_before_training(tmp_path: Path) -> None:
     recipe = write(tmp_path, CASES["language model, lstm"])
     (tmp_path / "train.txt").write_text("cat .\n")
     with pytest.raises(ValueError, match=r"6 tokens of text are too few for 3 rows; lower training\.batches\.tokens"):
         sightline.train(recipe, out=tmp_path / "run", display=Silent())
 
 
-def test_words_and_tags_that_are_not_as_many_are_named(tmp_path: Path) -> None:
+def test_training_lines_with_unequal_words_and_tags_are_named(tmp_path: Path) -> None:
     recipe = write(tmp_path, CASES["tagger, lstm"])
     with (tmp_path / "train.txt").open("a") as file:
         file.write("the cat sat\tDET NOUN\n")
@@ -277,7 +276,7 @@ def test_words_and_tags_that_are_not_as_many_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tsv", "jsonl", "text", "pattern"])
-def test_words_and_tags_of_the_validation_text_are_counted_line_by_line_too(kind: str, tmp_path: Path) -> None:
+def test_validation_lines_with_unequal_words_and_tags_are_named(kind: str, tmp_path: Path) -> None:
     recipe = CASES["tagger, lstm"]
     pairs = [("the cat sat .", "DET NOUN VERB PUNCT"), ("a  dog", "DET NOUN"), ("the hen", "DET")]
     contents = {
@@ -297,14 +296,14 @@ def test_words_and_tags_of_the_validation_text_are_counted_line_by_line_too(kind
     (tmp_path / "held-out").write_text(contents[kind])
     (tmp_path / "tags").write_text("".join(f"{tags}\n" for _, tags in pairs))
     where = {"text": r"held-out and .*tags, line 2", "pattern": "held-out, line 3"}.get(kind, "held-out, line 2")
-    told = r"2 labels \('DET NOUN'\) for 3 words \('a  dog'\); give each word one label, and set both apart by single"
-    with pytest.raises(ValueError, match=rf"{where}: {told}"):
+    message = (
+        r"2 labels \('DET NOUN'\) for 3 words \('a  dog'\); give each word one label, and set both apart by single"
+    )
+    with pytest.raises(ValueError, match=rf"{where}: {message}"):
         sightline.train(path, out=tmp_path / "run", display=Silent())
 
 
-def test_uneven_labels_of_a_test_set_are_named_by_the_line_of_their_file(
-    trained: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_test_lines_with_unequal_words_and_tags_are_named(trained: Callable[[str], Path], tmp_path: Path) -> None:
     run = Run.load(trained("tagger, lstm"), device="cpu")
     (tmp_path / "test.tsv").write_text("the cat sat .\tDET NOUN VERB PUNCT\nthe hen\tDET\n")
     held_out = TsvSource(kind="tsv", file=str(tmp_path / "test.tsv"))

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 
 import sightline
 from sightline.data.collate import TrainingBatch, padded_batch, seq2seq_ids
@@ -41,58 +40,38 @@ from sightline.training.reward import (
 )
 from sightline.training.train_step import StepRunner, TrainStep
 from sightline.training.world import Interrupted
+from tiny_recipes import GRU, sequences, training, write_recipe
 from watched_runs import Silent, own_cache, records
 
 CPU = torch.device("cpu")
-GRU = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
-SEQUENCES = {"kind": "sequences", "operation": "copy", "lengths": [2, 5], "symbols": 4, "examples": 200}
 
 
-def a_recipe(steps: int = 60, **training: Any) -> dict[str, Any]:
+def a_recipe(steps: int = 60, **changes: Any) -> dict[str, Any]:
     return {
-        "data": {
-            "train": [{**SEQUENCES, "split": "train"}],
-            "validation": {**SEQUENCES, "split": "validation", "examples": 20},
-        },
+        "data": sequences(200, 20),
         "tokenizer": {"kind": "character"},
         "model": {"width": 16, "encoder": GRU, "decoder": {**GRU, "attention": {"kind": "dot"}}},
-        "training": {
-            "precision": "float32",
-            "lr": 5e-3,
-            "schedule": {"kind": "constant", "warmup": 0},
-            "batches": {"tokens": 150},
-            "limits": {"steps": steps},
-            "validate_every": 20,
-            "log_every": 5,
-            "samples": 0,
-            "device": "cpu",
-            "threads": 1,
-            **training,
-        },
+        "training": training(
+            steps, **{"lr": 5e-3, "batches": {"tokens": 150}, "validate_every": 20, "log_every": 5, **changes}
+        ),
         "decoding": {"beam": 1, "max_length": 12},
         "evaluation": {"metrics": ["exact"]},
     }
 
 
-def write(folder: Path, recipe: dict[str, Any]) -> Path:
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe))
-    return path
-
-
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A model of the toy task that is half learned."""
+    """A partly trained model of the toy task."""
     with own_cache(tmp_path_factory.mktemp("cache")):
         folder = tmp_path_factory.mktemp("started")
-        yield sightline.train(write(folder, a_recipe()), out=folder / "run", display=Silent()).folder
+        yield sightline.train(write_recipe(folder, a_recipe()), out=folder / "run", display=Silent()).folder
 
 
 REWARD = {"samples": 6, "nll_weight": 0.017, "max_length": 8}
 
 
-def fine_tuning(start: Path, steps: int = 20, **training: Any) -> dict[str, Any]:
-    own = {"reward": REWARD, "stopping": {"monitor": "reward"}, "lr": 3e-3, **training}
+def fine_tuning(start: Path, steps: int = 20, **changes: Any) -> dict[str, Any]:
+    own = {"reward": REWARD, "stopping": {"monitor": "reward"}, "lr": 3e-3, **changes}
     recipe = a_recipe(steps, **own)
     return {**recipe, "model": {**recipe["model"], "init_from": str(start)}}
 
@@ -100,25 +79,25 @@ def fine_tuning(start: Path, steps: int = 20, **training: Any) -> dict[str, Any]
 # --- the estimate ------------------------------------------------------------------------------------------------
 
 
-def test_each_output_is_measured_against_the_mean_of_the_others() -> None:
+def test_the_baseline_of_an_output_is_the_mean_reward_of_the_others() -> None:
     found = advantages(np.array([[1.0, 0.0, 0.5], [0.2, 0.2, 0.2]]))
     np.testing.assert_allclose(found, [[1 - 0.25, 0 - 0.75, 0.5 - 0.5], [0, 0, 0]], atol=1e-12)
 
 
-@pytest.mark.parametrize(("longest", "wanted"), [(None, 30), (20, 20), (40, 30)])
-def test_what_is_drawn_is_no_longer_than_the_recipe_and_the_model_allow(longest: int | None, wanted: int) -> None:
+@pytest.mark.parametrize(("longest", "expected"), [(None, 30), (20, 20), (40, 30)])
+def test_sampled_outputs_are_limited_by_recipe_and_model(longest: int | None, expected: int) -> None:
     options = sampling_options(Reward(samples=3, max_length=30, temperature=0.7), 1.5, 8, longest)
-    assert (options.max_length, options.max_ratio, options.nbest, options.beam) == (wanted, 1.5, 3, 1)
+    assert (options.max_length, options.max_ratio, options.nbest, options.beam) == (expected, 1.5, 3, 1)
     assert options.sample is not None and (options.sample.temperature, options.sample.seed) == (0.7, 8)
 
 
 @pytest.mark.parametrize(("marks", "temperature"), [(0, 1.0), (3, 1.0), (0, 0.5)])
-def test_the_weighted_loss_is_its_formula(marks: int, temperature: float) -> None:
+def test_the_weighted_loss_equals_its_formula(marks: int, temperature: float) -> None:
     features, weight, bias = torch.randn(3, 4, 8), torch.randn(13, 8), torch.randn(13)
     targets, factors = torch.randint(4 + marks, 13, (3, 4)), torch.tensor([0.5, -1.0, 2.0])
     targets[0, 3], targets[1, 2:] = END, PAD
     logits = (features @ weight.T + bias) / temperature
-    logits[..., [PAD, START, *range(4, 4 + marks)]] = float("-inf")  # none of them is ever drawn
+    logits[..., [PAD, START, *range(4, 4 + marks)]] = float("-inf")  # never sampled
     logs = logits.log_softmax(-1)
     expected = 0.0
     for b, t in product(range(3), range(4)):
@@ -129,9 +108,9 @@ def test_the_weighted_loss_is_its_formula(marks: int, temperature: float) -> Non
 
 
 def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> tuple[Seq2Seq, StepRunner]:
-    """A model that can write six words, at most one of them, and would rather write padding, which no search does.
+    """A model that writes at most one of six words, although its bias favours padding.
 
-    The first `marks` of the words are marks that noise once put into its texts.
+    The first `marks` words are noise marks.
     """
     model = build_model(GRU, GRU)
     with torch.no_grad():
@@ -149,8 +128,8 @@ def toy(build_model: Callable[..., Seq2Seq], marks: int = 0, **reward: Any) -> t
 
 
 @pytest.mark.parametrize(("marks", "temperature"), [(0, 1.0), (2, 1.0), (0, 0.5)])
-def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], marks: int, temperature: float) -> None:
-    """Outputs of no word or one; every one of them and its probability can be written down."""
+def test_the_estimate_is_unbiased(build_model: Callable[..., Seq2Seq], marks: int, temperature: float) -> None:
+    """Outputs have at most one word, so the exact gradient is a sum over all of them."""
     model, gradients = toy(build_model, marks, samples=20_000, temperature=temperature)
     source, reference = np.array([5, 6]), np.array([6])
     batch = padded_batch(seq2seq_ids([source], [reference]), np.arange(1))
@@ -169,16 +148,14 @@ def test_the_estimate_is_right_on_average(build_model: Callable[..., Seq2Seq], m
     gradients([batch])
     for name, expected in exact.items():
         found = dict(model.named_parameters())[name].grad
-        # 20,000 draws; twice as many were 3% off at most over six seeds
+        # 20,000 samples; twice as many were 3% off at most over six seeds
         torch.testing.assert_close(found, expected, rtol=0, atol=0.06 * max(float(expected.abs().max()), 1e-3))
 
 
-def test_the_gradient_of_what_was_drawn_is_its_formula(
-    build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_gradient_equals_its_formula(build_model: Callable[..., Seq2Seq], monkeypatch: pytest.MonkeyPatch) -> None:
     """−1/N Σ_n (r_n − the mean of the others) ∇ log p(y_n | x) + mix · ∇ CE, over the tokens of the references."""
     model, gradients = toy(build_model, 2, samples=3, temperature=0.5, nll_weight=0.25)
-    outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one did not choose to end
+    outputs, cut = [[6, 7], [8], [6, 8, 7]], [False, False, True]  # the last one reached the length limit
     monkeypatch.setattr(gradients.step.objective, "sample", lambda model, sources: ([outputs], [cut]))
     batch = padded_batch(seq2seq_ids([np.array([5, 6])], [np.array([6, 7])]), np.arange(1))
     factors = torch.tensor(advantages(np.array([sentence_gleu(outputs, [6, 7])])))[0] / 3
@@ -213,8 +190,8 @@ def test_the_likelihood_is_mixed_in_and_reported(build_model: Callable[..., Seq2
     assert (loss.total - alone([batch]).total).item() == pytest.approx(0.5 * plain.total.item(), rel=1e-4)
 
 
-def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2Seq]) -> None:
-    """Not what is differentiated in its place, which says nothing of how good the outputs are."""
+def test_the_reported_loss_is_the_expected_reward(build_model: Callable[..., Seq2Seq]) -> None:
+    """It is not the surrogate that is differentiated."""
     model, gradients = toy(build_model, samples=8, nll_weight=0.5)
     batch = padded_batch(seq2seq_ids([np.array([5]), np.array([6])], [np.array([4]), np.array([6])]), np.arange(2))
     torch.manual_seed(3)
@@ -226,8 +203,8 @@ def test_the_loss_told_is_the_one_of_the_formula(build_model: Callable[..., Seq2
     assert loss.total.item() == pytest.approx(0.5 * loss.nll.item() - np.mean(rewards, 1).sum(), rel=1e-5)
 
 
-def test_a_model_that_came_to_no_numbers_is_told_by_its_loss(build_model: Callable[..., Seq2Seq]) -> None:
-    """Where steps are looked at only now and then, the next one draws from such a model before anybody knows."""
+def test_the_loss_of_a_model_with_nan_weights_is_nan(build_model: Callable[..., Seq2Seq]) -> None:
+    """Losses are checked only now and then, so such a model may be sampled from."""
     model, gradients = toy(build_model, samples=4, nll_weight=0.5)
     with torch.no_grad():
         model.output.bias.fill_(float("nan"))
@@ -235,9 +212,7 @@ def test_a_model_that_came_to_no_numbers_is_told_by_its_loss(build_model: Callab
     assert torch.isnan(gradients([batch]).total)
 
 
-def test_a_dry_run_draws_outputs_as_the_training_would(
-    started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_samples_outputs(started: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     sample = ExpectedReward.sample
 
@@ -246,23 +221,23 @@ def test_a_dry_run_draws_outputs_as_the_training_would(
         return sample(objective, model, sources)
 
     monkeypatch.setattr(ExpectedReward, "sample", watched)
-    found = dry_run(open_recipe(write(tmp_path, fine_tuning(started)))[0])
+    found = dry_run(open_recipe(write_recipe(tmp_path, fine_tuning(started)))[0])
     assert found.step is not None and np.isfinite(found.step.loss)
     assert len(drawn) == 1 and drawn[0] > 1
 
 
-def test_where_all_outputs_are_worth_the_same_nothing_is_learned_from_them(
+def test_equal_rewards_give_no_gradient(
     build_model: Callable[..., Seq2Seq],
 ) -> None:
     model, gradients = toy(build_model, samples=4)
     batch = padded_batch(seq2seq_ids([np.array([5])], [np.array([11, 12])]), np.arange(1))  # never written
     gradients([batch])
     assert all(part.grad is None or not part.grad.any() for part in model.parameters())
-    assert gradients.flops == 1  # drawing alone: a third of the cost of 3 that every batch is said to have
+    assert gradients.flops == 1  # sampling alone: a third of the 3 that a step costs here
 
 
-def test_what_drawing_takes_is_near_what_is_counted(model: Seq2Seq) -> None:
-    """Sources are read once and sentences leave when they are done; passes backward are near twice those forward."""
+def test_counted_flops_of_sampling_are_close_to_the_real_ones(model: Seq2Seq) -> None:
+    """Sources are encoded once, finished outputs leave the batch, and a backward pass costs two forward passes."""
 
     def step(batch: TrainingBatch) -> int:
         with count_flops() as count:
@@ -280,7 +255,7 @@ def test_what_drawing_takes_is_near_what_is_counted(model: Seq2Seq) -> None:
     assert (0.84 if isinstance(model.decoder, TransformerDecoder) else 0.98) < told < 1.03
 
 
-def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[..., Seq2Seq]) -> None:
+def test_sampling_is_reproducible_and_without_dropout(build_model: Callable[..., Seq2Seq]) -> None:
     model, gradients = toy(build_model, samples=5, max_length=6)
     drawn = []
     for seed in (1, 1, 2):
@@ -297,16 +272,18 @@ def test_the_same_seed_draws_the_same_and_without_dropout(build_model: Callable[
     assert gradients.step.objective.sample(model, [[5, 6, 7], [8]])[0] == drawn[0]
 
 
-def test_marks_of_noise_are_never_drawn(build_model: Callable[..., Seq2Seq]) -> None:
+def test_noise_marks_are_never_sampled(build_model: Callable[..., Seq2Seq]) -> None:
     model, gradients = toy(build_model, 2, samples=50, max_length=6)
     with torch.no_grad():
-        model.output.bias[[4, 5]] = 50.0  # all it would say, if it might
+        model.output.bias[[4, 5]] = 50.0  # by far the likeliest
     outputs, _ = gradients.step.objective.sample(model, [[6, 7, 8], [8]])
-    said = {token for several in outputs for output in several for token in output}
-    assert said and not said & {4, 5}
+    tokens = {token for several in outputs for output in several for token in output}
+    assert tokens and not tokens & {4, 5}
 
 
-def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_samples_without_noise_marks_and_with_the_seed(
+    started: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, asked = sightline.load(started, device="cpu"), []
 
     def listed(model: Any, requests: Any, options: Any, device: Any) -> list[list[Any]]:
@@ -320,7 +297,7 @@ def test_held_out_outputs_are_drawn_without_marks_of_noise_too(started: Path, mo
     assert asked == [(2, 7)]
 
 
-def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:
+def test_the_reward_can_be_of_words_instead_of_tokens(started: Path) -> None:
     run = sightline.load(started, device="cpu")
     reward = Recipe.model_validate(a_recipe(reward={"unit": "words"}, stopping={"monitor": "reward"})).training.reward
     encode = run.vocabulary.target.encode
@@ -334,7 +311,7 @@ def test_words_are_measured_whatever_they_are_cut_into(started: Path) -> None:
 def test_fine_tuning_raises_the_reward_on_held_out_text(started: Path, tmp_path: Path) -> None:
     display = Silent()
     run = sightline.train(
-        write(tmp_path, fine_tuning(started, 24, validate_every=12)), out=tmp_path / "run", display=display
+        write_recipe(tmp_path, fine_tuning(started, 24, validate_every=12)), out=tmp_path / "run", display=display
     ).folder
     found = records(run, "validation")
     assert [record["step"] for record in found] == [0, 12, 24]
@@ -347,19 +324,19 @@ def test_fine_tuning_raises_the_reward_on_held_out_text(started: Path, tmp_path:
     assert again == pytest.approx(max(record["reward"] for record in found), abs=1e-3)  # the best was kept
 
 
-def test_what_is_drawn_costs_operations_too(started: Path, tmp_path: Path) -> None:
+def test_flops_include_sampling(started: Path, tmp_path: Path) -> None:
     runs = []
-    for name, training in (("reward", {}), ("plain", {"reward": None, "stopping": {"monitor": "loss"}})):
+    for name, changes in (("reward", {}), ("plain", {"reward": None, "stopping": {"monitor": "loss"}})):
         (tmp_path / name).mkdir()
-        recipe = write(tmp_path / name, fine_tuning(started, 5, **training))
+        recipe = write_recipe(tmp_path / name, fine_tuning(started, 5, **changes))
         runs.append(sightline.train(recipe, out=tmp_path / name / "run", display=Silent()).folder)
     reward, plain = (records(run, "train")[-1] for run in runs)
     assert reward["tokens"] == plain["tokens"]
     assert 3 * plain["flops"] < reward["flops"] < 30 * plain["flops"]  # six outputs a source, drawn and learned from
 
 
-def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path: Path) -> None:
-    recipe = write(tmp_path, fine_tuning(started, 6, save_every=2))
+def test_resumed_fine_tuning_equals_uninterrupted_fine_tuning(started: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, fine_tuning(started, 6, save_every=2))
     whole = sightline.train(recipe, out=tmp_path / "whole", display=Silent()).folder
     stop = Silent({3: lambda: os.kill(os.getpid(), signal.SIGINT)})
     with pytest.raises(Interrupted):
@@ -378,11 +355,11 @@ def test_a_resumed_fine_tuning_is_the_uninterrupted_one(started: Path, tmp_path:
         ("model.width=12", r"nothing of .* fits this model"),
     ],
 )
-def test_a_model_that_is_not_taken_whole_is_not_fine_tuned_on_reward(
+def test_fine_tuning_on_reward_needs_all_weights_of_a_model(
     change: str, message: str, started: Path, tmp_path: Path
 ) -> None:
     recipe = fine_tuning(started, 1)
     recipe["model"]["init_from"] = {"run": str(started)}
     with pytest.raises(ValueError, match=message):
-        sightline.train(write(tmp_path, recipe), [change], out=tmp_path / "run", display=Silent())
+        sightline.train(write_recipe(tmp_path, recipe), [change], out=tmp_path / "run", display=Silent())
     assert not (tmp_path / "run" / "recipe.yaml").exists()

@@ -1,4 +1,4 @@
-"""How OpenMP threads wait is chosen before PyTorch is imported, by the load, unless somebody has chosen."""
+"""The number of threads and how OpenMP waits follow the load of the machine, unless the user has chosen."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+import sightline
+from dated_runs import write_recipe
 from sightline.training import threads
-from sightline.training import threads as training_threads
-from sightline.training import train as experiment
 from sightline.training.threads import CpuTimes, busy_cores, share_of_threads, threads_by_load
+from watched_runs import Silent, own_cache
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def before_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("before_torch")
 @pytest.mark.parametrize(("busy", "spins"), [(False, "5000"), (True, "0")])
-def test_the_load_decides(busy: bool, spins: str) -> None:
+def test_spinning_follows_the_load(busy: bool, spins: str) -> None:
     environment: dict[str, str] = {}
     assert threads.choose_waiting(environment, lambda: busy) == spins
     assert environment == {"GOMP_SPINCOUNT": spins}
@@ -31,12 +32,12 @@ def test_the_load_decides(busy: bool, spins: str) -> None:
 
 @pytest.mark.usefixtures("before_torch")
 @pytest.mark.parametrize("name", ["OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "SIGHTLINE_SPINCOUNT"])
-def test_what_a_user_has_chosen_stays(name: str) -> None:
+def test_settings_of_the_user_are_kept(name: str) -> None:
     environment = {name: "x"}
     assert threads.choose_waiting(environment, lambda: True) is None and environment == {name: "x"}
 
 
-def test_once_pytorch_is_there_it_is_too_late() -> None:
+def test_nothing_is_set_after_the_import_of_pytorch() -> None:
     assert "torch" in sys.modules
     environment: dict[str, str] = {}
     assert threads.choose_waiting(environment) is None and not environment
@@ -46,7 +47,7 @@ def test_once_pytorch_is_there_it_is_too_late() -> None:
     ("running", "cores", "busy"),
     [(1, 2, False), (2, 2, True), (3, 2, True), (2, 4, False), (3, 4, True), (1, 1, False), (2, 1, True)],
 )
-def test_a_machine_is_busy_where_others_take_half_of_its_cores(
+def test_a_machine_is_busy_when_half_of_its_cores_are(
     running: int, cores: int, busy: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "loadavg").write_text(f"9.00 9.00 9.00 {running}/250 1234\n")  # with this thread; averages lag behind
@@ -57,7 +58,9 @@ def test_a_machine_is_busy_where_others_take_half_of_its_cores(
 
 
 @pytest.mark.parametrize("content", [None, "", "1 2 3", "a b c d/e"])
-def test_where_nobody_knows_it_is_free(content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_load_counts_as_free(
+    content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if content is not None:
         (tmp_path / "loadavg").write_text(content)
     monkeypatch.setattr(threads, "_LOAD", tmp_path / "loadavg")
@@ -65,7 +68,7 @@ def test_where_nobody_knows_it_is_free(content: str | None, tmp_path: Path, monk
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="libgomp is in the wheels for Linux")
-def test_the_command_sets_it_before_pytorch_is_imported(tmp_path: Path) -> None:
+def test_the_command_sets_the_variable_before_pytorch_is_imported(tmp_path: Path) -> None:
     code = """
 import atexit, os, sys
 atexit.register(lambda: print(os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules, file=sys.stderr))
@@ -82,7 +85,7 @@ main()
     ("default", "others", "expected"),
     [(2, 0.0, 2), (2, 0.4, 2), (2, 0.5, 1), (2, 2.0, 1), (8, 0.9, 8), (8, 1.0, 4), (16, 1.5, 16), (16, 15.0, 8)],
 )
-def test_a_training_beside_other_programs_uses_half_of_the_threads(default: int, others: float, expected: int) -> None:
+def test_training_on_a_busy_machine_uses_half_of_the_threads(default: int, others: float, expected: int) -> None:
     assert share_of_threads(default, others) == expected
 
 
@@ -100,8 +103,8 @@ def test_the_number_of_threads_follows_the_load_unless_chosen(
 
 def test_busy_cores_are_those_of_other_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     ticks = os.sysconf("SC_CLK_TCK")
-    monkeypatch.setattr(training_threads, "_STAT", tmp_path / "stat")
-    monkeypatch.setattr(training_threads, "_SHORTEST", 0.0)
+    monkeypatch.setattr(threads, "_STAT", tmp_path / "stat")
+    monkeypatch.setattr(threads, "_SHORTEST", 0.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
 
     def stat(core0: int, core2: int) -> None:  # core 1 is not ours
@@ -116,27 +119,29 @@ def test_busy_cores_are_those_of_other_processes(monkeypatch: pytest.MonkeyPatch
     assert busy_cores(since) == pytest.approx(1.0, abs=0.1)
 
 
-def test_without_proc_nobody_else_computes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(training_threads, "_STAT", tmp_path / "stat")
+def test_without_proc_the_machine_counts_as_idle(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(threads, "_STAT", tmp_path / "stat")
     assert CpuTimes.now() is None and busy_cores(None) == 0.0
 
 
-def test_fewer_threads_are_saved_and_used_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A training that starts beside others saves its number of threads; its resumption on a free machine uses it."""
+def test_a_reduced_number_of_threads_is_saved_and_resumed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A training started on a busy machine resumes with the same number of threads on an idle one."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     load = {"others": 1.0}
-    monkeypatch.setattr(training_threads.threads_by_load, "__defaults__", (lambda since: load["others"],))
-    options = ["training.limits.steps=2", "training.device=cpu", "training.validate_every=2", "training.samples=0"]
+    monkeypatch.setattr(threads.threads_by_load, "__defaults__", (lambda since: load["others"],))
+    recipe = write_recipe(tmp_path, limits={"steps": 2}, validate_every=2, samples=0)
+    recipe.write_text(recipe.read_text().replace("  threads: 1\n", ""))
     torch.set_num_threads(2)
     try:
-        run = experiment.train("dates", options, out=tmp_path / "run")
-        assert torch.get_num_threads() == 1 and "threads: 1" in (run / "recipe.yaml").read_text()
-        torch.set_num_threads(2)
-        load["others"] = 0.0
-        experiment.train("dates", [*options, "training.limits.steps=3"], out=run, resume=True)
-        assert torch.get_num_threads() == 1
-        torch.set_num_threads(2)
-        free = experiment.train("dates", options, out=tmp_path / "free")
-        assert torch.get_num_threads() == 2 and "threads: 2" not in (free / "recipe.yaml").read_text()
+        with own_cache(tmp_path / "cache"):
+            run = sightline.train(recipe, out=tmp_path / "run", display=Silent()).folder
+            assert torch.get_num_threads() == 1 and "threads: 1" in (run / "recipe.yaml").read_text()
+            torch.set_num_threads(2)
+            load["others"] = 0.0
+            sightline.train(recipe, ["training.limits.steps=3"], out=run, resume=True, display=Silent())
+            assert torch.get_num_threads() == 1
+            torch.set_num_threads(2)
+            idle = sightline.train(recipe, out=tmp_path / "idle", display=Silent()).folder
+            assert torch.get_num_threads() == 2 and "threads: 2" not in (idle / "recipe.yaml").read_text()
     finally:
         torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""Sources cut to their first tokens: in training, validation, tests and use alike, and every cut is counted."""
+"""`data.clean.truncate_source`: sources are cut to their first tokens everywhere, and cuts are counted."""
 
 from __future__ import annotations
 
@@ -59,34 +59,31 @@ def run_of(folder: Path, **clean: Any) -> Run:
     return sightline.load(sightline.train(write(folder, recipe(**clean)), out=folder / "run"))
 
 
-def test_long_sources_are_cut_counted_and_told_and_not_dropped(corpus: Path) -> None:
-    loaded = load_recipe(write(corpus, recipe(truncate_source=7)))
-    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+def test_long_sources_are_cut_counted_and_reported(corpus: Path) -> None:
+    loaded = load_recipe(write(corpus, recipe(truncate_source=7)), [f"data.folder={corpus}"])
     prepared = prepare_data(loaded)
     for store in (prepared.train(0), prepared.validation):
         assert len(store) == 10 and store.counts["source cut"] == 5 and store.counts["too long"] == 0
         assert sorted(store.source_lengths.tolist()) == [3] * 5 + [7] * 5
-    told = describe(prepared, plan_for(prepared, torch.device("cpu")), torch.nn.Linear(1, 1), torch.device("cpu"))
-    assert told[0] == "10 training and 10 validation examples; 5 sources cut to 7 tokens"
+    summary = describe(prepared, plan_for(prepared, torch.device("cpu")), torch.nn.Linear(1, 1), torch.device("cpu"))
+    assert summary[0] == "10 training and 10 validation examples; 5 sources cut to 7 tokens"
 
 
-def test_of_the_cut_sources_those_are_counted_that_are_kept(corpus: Path) -> None:
+def test_dropped_pairs_do_not_count_as_cut(corpus: Path) -> None:
     with (corpus / "train.tsv").open("a") as file:
         file.write(f"{LONG}\t{LONG}\n")  # the target is too long, so the pair is dropped
-    loaded = load_recipe(write(corpus, recipe(truncate_source=7)))
-    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+    loaded = load_recipe(write(corpus, recipe(truncate_source=7)), [f"data.folder={corpus}"])
     store = prepare_data(loaded).train(0)
     assert len(store) == 10 and store.counts["source cut"] == 5 and store.counts["too long"] == 1
 
 
-def test_without_the_key_nothing_is_cut_and_long_pairs_are_dropped_as_ever(corpus: Path) -> None:
-    loaded = load_recipe(write(corpus, recipe()))
-    loaded = loaded.model_copy(update={"data": loaded.data.model_copy(update={"folder": str(corpus)})})
+def test_long_pairs_are_dropped_by_default(corpus: Path) -> None:
+    loaded = load_recipe(write(corpus, recipe()), [f"data.folder={corpus}"])
     store = prepare_data(loaded).train(0)
     assert len(store) == 5 and store.counts["too long"] == 5 and store.counts["source cut"] == 0
 
 
-def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: Path) -> None:
+def test_prediction_ignores_what_follows_the_cut(corpus: Path) -> None:
     run = run_of(corpus, truncate_source=7)
     assert [len(ids) for ids in run.encode_sources([LONG, "a b"])] == [7, 2]
     short, long, other = run.predict_nbest(["b " * 7, LONG, "a " + LONG])
@@ -95,7 +92,7 @@ def test_what_is_behind_the_cut_changes_nothing_when_the_model_is_used(corpus: P
     assert report.cut == 5 and report.to_dict()["cut"] == 5
 
 
-def test_predict_embed_and_evaluate_say_how_many_lines_were_cut(corpus: Path) -> None:
+def test_predict_embed_and_evaluate_report_cut_lines(corpus: Path) -> None:
     run = run_of(corpus, truncate_source=7)
     (corpus / "new.txt").write_text(f"a b\n{LONG}\n")
     predicted = CliRunner().invoke(app, ["predict", str(run.folder), str(corpus / "new.txt")], catch_exceptions=False)
@@ -106,21 +103,20 @@ def test_predict_embed_and_evaluate_say_how_many_lines_were_cut(corpus: Path) ->
     assert "5 sources cut short (data.clean.truncate_source)" in evaluated.stdout
 
 
-def test_a_decoder_that_reads_the_source_itself_needs_room_for_the_cut_source_only(corpus: Path) -> None:
+def test_the_longest_sequence_of_a_decoder_only_model_counts_the_cut_source(corpus: Path) -> None:
     content = recipe(truncate_source=7)
     content["model"] = {"width": 8, "decoder": {"kind": "transformer", "layers": 1, "heads": 2}}
     assert load_recipe(write(corpus, content)).longest_sequence()[0] == 8 + 13
 
 
-def test_the_words_of_a_tagger_are_not_cut_from_their_tags(corpus: Path) -> None:
+def test_taggers_refuse_to_cut_sources(corpus: Path) -> None:
     content = recipe(truncate_source=7) | {"task": "tagging"}
     del content["model"]["decoder"]
     with pytest.raises(RecipeError, match="would leave words without their tags"):
         load_recipe(write(corpus, content))
 
 
-def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
-    """Its prompts would lose their ends, which it should go on from."""
+def test_language_models_refuse_to_cut_sources(corpus: Path) -> None:
     content = recipe(truncate_source=7) | {"task": "language-model"}
     del content["model"]["encoder"]
     content["evaluation"] = {"metrics": ["perplexity"]}
@@ -128,8 +124,8 @@ def test_what_is_learned_from_text_has_no_sources_to_cut(corpus: Path) -> None:
         load_recipe(write(corpus, content))
 
 
-def test_the_dictionary_is_learned_from_what_is_read_of_sources(corpus: Path) -> None:
+def test_the_dictionary_is_learned_from_cut_sources(corpus: Path) -> None:
     (corpus / "train.tsv").write_text("a b\tb a\n" + ("z " * 30 + "\ta c\n") * 5)
     content = {**recipe(truncate_source=3), "decoding": {"replace_unknown": "dictionary"}}
     run = sightline.train(write(corpus, content), out=corpus / "run").folder
-    assert "z" in (read_dictionary(run) or {})  # whole, its sources are too long to be learned from
+    assert "z" in (read_dictionary(run) or {})  # uncut, its pairs would be dropped

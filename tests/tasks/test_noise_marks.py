@@ -1,7 +1,4 @@
-"""Marks that noise puts into texts come out nowhere: not where a model is watched, nor where it is judged.
-
-The models are untrained and would say nothing but marks, if they might.
-"""
+"""Noise marks never appear in outputs: the untrained models here would write nothing else if they were allowed."""
 
 from __future__ import annotations
 
@@ -27,39 +24,39 @@ TEXT = "one two three four five six seven eight nine ten"
 
 
 def built(task: str, data: dict[str, Any], **changes: Any) -> tuple[Recipe, Vocabulary, Any]:
-    """A model that likes the marks of its vocabulary beyond all else."""
-    model = (
+    """A model with a large bias for the noise marks of its vocabulary."""
+    bodies = (
         {"decoder": {**GRU, "attention": {"kind": "none"}}}
         if task == "language-model"
         else {"encoder": GRU, "decoder": GRU}
     )
     recipe = Recipe.model_validate(
-        {"task": task, "data": data, "tokenizer": {"kind": "word", "min_count": 1}, "model": {"width": 8, **model}}
+        {"task": task, "data": data, "tokenizer": {"kind": "word", "min_count": 1}, "model": {"width": 8, **bodies}}
         | changes
     )
     vocabulary = Vocabulary.train(recipe.tokenizer, lambda: iter([(TEXT, TEXT)]), "none", MARKS)
     torch.manual_seed(1)
-    made: Any = build_model(recipe, vocabulary).eval()
+    model: Any = build_model(recipe, vocabulary).eval()
     with torch.no_grad():
-        made.output.bias[list(vocabulary.target.marks.values())] = 50.0
-    return recipe, vocabulary, made
+        model.output.bias[list(vocabulary.target.marks.values())] = 50.0
+    return recipe, vocabulary, model
 
 
 PAIRS = {"train": [{"kind": "tsv", "file": "a.tsv"}], "validation": {"kind": "tsv", "file": "b.tsv"}}
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_a_recorded_beam_goes_on_with_none(beam: int) -> None:
+def test_a_recorded_beam_contains_no_marks(beam: int) -> None:
     run = Run(Path("none"), *built("seq2seq", PAIRS), CPU)
     options = run.options(beam=beam, min_length=2, max_length=8)
     record = record_beam(run, "two three four", options)
-    said = {node.piece for node in record.nodes if node.fate in ("continued", "finished")}
-    assert said and not said & set(MARKS)
+    pieces = {node.piece for node in record.nodes if node.fate in ("continued", "finished")}
+    assert pieces and not pieces & set(MARKS)
     ((best,),) = run.predict_nbest(["two three four"], options)
     assert record.nbest()[0].tokens == best.tokens
 
 
-def test_samples_of_a_language_model_hold_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_samples_of_a_language_model_contain_no_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text(f"{TEXT}\n" * 8)
     plain = {"kind": "plain", "file": "text.txt"}
@@ -73,12 +70,12 @@ def test_samples_of_a_language_model_hold_none(tmp_path: Path, monkeypatch: pyte
     assert any(len(sample["output"]) > len(sample["source"]) for sample in samples)
 
 
-def test_no_expected_reward_is_lost_to_them() -> None:
+def test_the_expected_reward_is_computed_without_marks() -> None:
     reward = {"samples": 4, "max_length": 2}
     training = {"reward": reward, "stopping": {"monitor": "reward"}}
     recipe, vocabulary, model = built("seq2seq", PAIRS, training=training)
     ids = vocabulary.target.encode("three")
     with torch.no_grad():
-        model.output.bias[ids] = 25.0  # what it says next to marks
+        model.output.bias[ids] = 25.0  # second to the marks
     sources = [vocabulary.source.encode("one two")]
     assert expected_reward(model, recipe, vocabulary, sources, [ids], CPU) == pytest.approx(1.0)
