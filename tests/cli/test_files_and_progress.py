@@ -1,4 +1,4 @@
-"""Files that would replace one another are refused; what takes long is counted; what Sightline warns of is one line."""
+"""Output files that collide, progress messages, warnings and interruptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from untrained_runs import untrained
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a text lies; any run is a Transformer that has learned nothing."""
+    """A folder with a text; run folders are untrained runs of the same name."""
     monkeypatch.setattr(Run, "load", staticmethod(lambda folder, **how: copy(untrained(Path(folder).name))))
     (tmp_path / "text").write_text("the dog\na cat\n")
     monkeypatch.chdir(tmp_path)
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("evaluate transformer --outputs x --json x", "--json x is also the file of --outputs"),
         (
@@ -47,13 +47,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("compare a b --source text --reference r --csv text", "--csv text is also the file of --source"),
     ],
 )
-def test_nothing_is_written_over_what_is_read_or_written_too(folder: Path, command: str, said: str) -> None:
+def test_outputs_overwrite_neither_inputs_nor_each_other(folder: Path, command: str, message: str) -> None:
     result = CliRunner().invoke(app, command.format(name=folder.name).split())
-    assert str(result.exception) == f"{said.format(name=folder.name)}; give another name"
+    assert str(result.exception) == f"{message.format(name=folder.name)}; give another name"
     assert (folder / "text").read_text() == "the dog\na cat\n" and not (folder / "x").exists()
 
 
-def test_progress_is_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_printed_at_intervals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     monkeypatch.setattr("sightline.progress.time.monotonic", lambda: now[0])
     with shown(interval=10.0) as progress:
@@ -83,7 +83,7 @@ def test_predicted_lines_are_counted(folder: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("terminal", "file"), [("stdout", Path("text")), ("stdin", None), ("stdin", Path("-"))], ids=["seen", "typed", "-"]
 )
-def test_no_progress_is_shown_where_outputs_are_seen_as_they_come(
+def test_no_progress_is_shown_if_outputs_appear_in_the_terminal(
     terminal: str, file: Path | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
@@ -91,7 +91,7 @@ def test_no_progress_is_shown_where_outputs_are_seen_as_they_come(
         assert progress is silent
 
 
-def test_in_a_terminal_progress_leaves_the_outputs_alone(
+def test_progress_in_a_terminal_does_not_mix_with_outputs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -103,7 +103,7 @@ def test_in_a_terminal_progress_leaves_the_outputs_alone(
     assert seen.out == "der Hund\n" and "predicting, lines" in seen.err
 
 
-def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_of_sightline_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     ours = str(Path(sightline.__file__).parent / "training" / "loop.py")
     with warnings.catch_warnings(record=True) as others, error_boundary():
         warnings.warn_explicit("checkpoint 60 is damaged", UserWarning, ours, 46)
@@ -112,22 +112,22 @@ def test_warnings_of_sightline_are_one_line_and_others_stay(capsys: pytest.Captu
     assert [str(each.message) for each in others] == ["not ours"]
 
 
-def test_pairs_that_were_made_say_what_a_swapped_corpus_needs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {"read": 2, "kept": 2}
-    monkeypatch.setattr("sightline.augment.backtranslation.backtranslate", lambda *a, **k: made)
-    said = CliRunner().invoke(app, ["backtranslate", "transformer", "text", "--out", "back.tsv"]).stderr
-    assert f"{{kind: tsv, file: {folder.resolve()}/back.tsv, weight: 1.0}} (and columns: [2, 1] where" in said
+def test_backtranslate_prints_the_source_to_add_to_a_recipe(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"read": 2, "kept": 2}
+    monkeypatch.setattr("sightline.augment.backtranslation.backtranslate", lambda *a, **k: counts)
+    message = CliRunner().invoke(app, ["backtranslate", "transformer", "text", "--out", "back.tsv"]).stderr
+    assert f"{{kind: tsv, file: {folder.resolve()}/back.tsv, weight: 1.0}} (and columns: [2, 1] where" in message
 
 
 def test_an_interruption_while_pytorch_is_imported_is_not_swallowed(tmp_path: Path) -> None:
-    """A package in its place does what its C code does: it clears whatever is raised while it is imported."""
+    """A stand-in for torch swallows exceptions during its import, as its C code does."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(
         "import os, signal, sys\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\nexcept BaseException:\n    pass\n"
         "print('went on')\nsys.exit(3)\n"
     )
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # else not in the background
-    command = [sys.executable, "-c", f"{heard}; from sightline.cli import main; main()", "predict", "run"]
-    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
-    found = subprocess.run(command, env=here, capture_output=True, text=True, check=False)
-    assert (found.returncode, found.stdout) == (128 + signal.SIGINT, ""), found.stderr
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # background jobs ignore it
+    command = [sys.executable, "-c", f"{handler}; from sightline.cli import main; main()", "predict", "run"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (128 + signal.SIGINT, ""), done.stderr
