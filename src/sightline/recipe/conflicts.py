@@ -74,208 +74,187 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
 
 _LEAVE_OUT = "leave it out"
 
-CONFLICTS = (  # checked wherever a recipe is read
-    Conflict(
-        "model.copying", "a task without a source", "it copies words of a source, and {spec} has none", _LEAVE_OUT
-    ),
-    Conflict(
-        "model.copying",
-        "a model without an encoder",
-        "it looks at the states of an encoder; a decoder that reads the source itself can copy by its own attention",
-        "leave it out, or add model.encoder",
-    ),
-    Conflict(
-        "model.copying",
-        "a model without attention to a source",
-        "it is for decoders with attention, which choose the words to copy",
-        "set another model.decoder, or leave it out",
-    ),
-    Conflict(
-        "model.copying",
-        "tokenizer.shared: false",
-        "it writes the tokens it reads, so both sides need one vocabulary",
-        "set tokenizer.shared: true",
-    ),
-    Conflict(
-        "data.noise",
-        "whole words that are copied",
-        "copying with tokenizer.kind: {recipe.tokenizer.kind} numbers the unknown words of pairs, and noise "
-        "makes pairs of ids",
-        "use pieces of words (tokenizer.kind: bpe), or leave one of them out",
-    ),
-    Conflict(
-        "decoding.replace_unknown",
-        "whole words that are copied",
-        "it has nothing to do where model.copying: true writes unknown words of the source itself",
-        "set it to none",
-    ),
-    Conflict(
-        "decoding.forbid",
-        "whole words that are copied",
-        "it looks for words of the vocabulary, and model.copying: true with whole words writes others too",
-        "leave it out, or use pieces of words (tokenizer.kind: bpe)",
-    ),
-    Conflict(
-        "decoding.replace_unknown",
-        "a task without a source",
-        "it needs task: seq2seq, whose outputs have source words to put in place of unknown ones",
-        "set it to none",
-    ),
-    Conflict(
-        "decoding.replace_unknown",
-        "a tokenizer of word pieces",
-        f"it replaces whole words, and needs tokenizer.kind: {' or '.join(WHOLE_WORDS)}, not {{recipe.task}} with "
-        f"{{recipe.tokenizer.kind}}",
-        "set it to none",
-    ),
-    Conflict(
-        "decoding.replace_unknown",
-        "a model without attention to a source",
-        "it needs a decoder with attention to an encoder, which points at the word to copy",
-        "set it to none",
-    ),
-    Conflict(
-        "decoding.coverage_penalty",
-        "a model without attention to a source",
-        "it needs a decoder with attention to an encoder",
-        "set it to 0",
-    ),
-    Conflict(
-        "model.tie: all",
-        "separate vocabularies",
-        "one matrix for all embeddings needs one vocabulary",
-        "set tokenizer.shared: true or model.tie: output",
-    ),
-    Conflict(
-        "data.noise of a seq2seq model",
-        "a model without an encoder",
-        "restoring text needs a model with an encoder",
-        "set model.encoder",
-    ),
-    Conflict(
-        "data.noise of a seq2seq model",
-        "a decoder that follows the source",
-        "what is missing from the source has no place in it",
-        "set another model.decoder.kind",
-    ),
-    Conflict("data.noise of a seq2seq model", "model.copying", "the source has marks in place of words to copy"),
-    Conflict(
-        "data.noise of a seq2seq model", "decoding.replace_unknown", "the source has marks in place of words to copy"
-    ),
-    Conflict(
-        "data.noise",
-        "tokenizer.shared: false",
-        "a model that restores text reads and writes the same text",
-        "set tokenizer.shared: true",
-    ),
-    Conflict(
-        "data.clean.truncate_source",
-        "a label for each word",
-        "it would leave words without their tags",
-        "leave it out for task: {recipe.task}",
-    ),
-    Conflict(
-        "data.clean.truncate_source",
-        "a task that reads plain text",
-        "it cuts sources, and plain text has none",
-        _LEAVE_OUT,
-    ),
-    Conflict("model.character_cnn", "a task without labels", "it is for classifiers and taggers", _LEAVE_OUT),
-    Conflict(
-        "model.pooling.kind: class",
-        "an encoder that only reads forwards",
-        "it looks at the state of the first token, which has seen no other",
-        "set it to last, or model.encoder.bidirectional: true",
-    ),
+
+def _table(rules: dict[str, list[tuple[str, ...]]]) -> list[Conflict]:
+    return [Conflict(one, *rule) for one, several in rules.items() for rule in several]
+
+
+# Checked wherever a recipe is read: A: [(B, reason, remedy), ...]
+CONFLICTS = _table(
+    {
+        "model.copying": [
+            ("a task without a source", "it copies words of a source, and {spec} has none", _LEAVE_OUT),
+            (
+                "a model without an encoder",
+                "it looks at the states of an encoder; a decoder that reads the source itself can copy by its own "
+                "attention",
+                "leave it out, or add model.encoder",
+            ),
+            (
+                "a model without attention to a source",
+                "it is for decoders with attention, which choose the words to copy",
+                "set another model.decoder, or leave it out",
+            ),
+            (
+                "tokenizer.shared: false",
+                "it writes the tokens it reads, so both sides need one vocabulary",
+                "set tokenizer.shared: true",
+            ),
+        ],
+        "data.noise": [
+            (
+                "whole words that are copied",
+                "copying with tokenizer.kind: {recipe.tokenizer.kind} numbers the unknown words of pairs, and noise "
+                "makes pairs of ids",
+                "use pieces of words (tokenizer.kind: bpe), or leave one of them out",
+            ),
+            (
+                "tokenizer.shared: false",
+                "a model that restores text reads and writes the same text",
+                "set tokenizer.shared: true",
+            ),
+        ],
+        "decoding.replace_unknown": [
+            (
+                "whole words that are copied",
+                "it has nothing to do where model.copying: true writes unknown words of the source itself",
+                "set it to none",
+            ),
+            (
+                "a task without a source",
+                "it needs task: seq2seq, whose outputs have source words to put in place of unknown ones",
+                "set it to none",
+            ),
+            (
+                "a tokenizer of word pieces",
+                "it replaces whole words, and needs tokenizer.kind: word or whitespace, not {recipe.task} with "
+                "{recipe.tokenizer.kind}",
+                "set it to none",
+            ),
+            (
+                "a model without attention to a source",
+                "it needs a decoder with attention to an encoder, which points at the word to copy",
+                "set it to none",
+            ),
+        ],
+        "decoding.forbid": [
+            (
+                "whole words that are copied",
+                "it looks for words of the vocabulary, and model.copying: true with whole words writes others too",
+                "leave it out, or use pieces of words (tokenizer.kind: bpe)",
+            ),
+        ],
+        "decoding.coverage_penalty": [
+            ("a model without attention to a source", "it needs a decoder with attention to an encoder", "set it to 0"),
+        ],
+        "model.tie: all": [
+            (
+                "separate vocabularies",
+                "one matrix for all embeddings needs one vocabulary",
+                "set tokenizer.shared: true or model.tie: output",
+            ),
+        ],
+        "data.noise of a seq2seq model": [
+            ("a model without an encoder", "restoring text needs a model with an encoder", "set model.encoder"),
+            (
+                "a decoder that follows the source",
+                "what is missing from the source has no place in it",
+                "set another model.decoder.kind",
+            ),
+            ("model.copying", "the source has marks in place of words to copy"),
+            ("decoding.replace_unknown", "the source has marks in place of words to copy"),
+        ],
+        "data.clean.truncate_source": [
+            (
+                "a label for each word",
+                "it would leave words without their tags",
+                "leave it out for task: {recipe.task}",
+            ),
+            ("a task that reads plain text", "it cuts sources, and plain text has none", _LEAVE_OUT),
+        ],
+        "model.character_cnn": [
+            ("a task without labels", "it is for classifiers and taggers", _LEAVE_OUT),
+        ],
+        "model.pooling.kind: class": [
+            (
+                "an encoder that only reads forwards",
+                "it looks at the state of the first token, which has seen no other",
+                "set it to last, or model.encoder.bidirectional: true",
+            ),
+        ],
+    }
 )
 
-TRAINING_CONFLICTS = (  # checked before a training
-    *(
-        Conflict("model.copying", other, "copying has an objective of its own, over padded batches")
-        for other in (
-            "training.rdrop",
-            "training.reward",
-            "training.guided_alignment",
-            "training.batches.layout: packed",
-            "training.compile: true",
-        )
-    ),
-    *(
-        Conflict("training.guided_alignment", other, "the alignment loss needs one pass over pairs, not compiled")
-        for other in ("training.rdrop", "training.reward", "training.compile: true", "data.noise")
-    ),
-    Conflict(
-        "training.guided_alignment",
-        "a task that writes no pairs",
-        "it needs task: seq2seq and a model with an encoder",
-        _LEAVE_OUT,
-    ),
-    Conflict(
-        "training.guided_alignment",
-        "a model without attention to a source",
-        "it guides the attention of a decoder",
-        "set another model.decoder.kind or attention.kind, or leave it out",
-    ),
-    Conflict(
-        "training.guided_alignment",
-        "attention without a softmax",
-        "it needs attention weights that sum to one, and model.decoder.attention.kind is "
-        "{recipe.model.decoder.attention_kind}",
-        "change that, or leave it out",
-    ),
-    Conflict(
-        "training.gradient_checkpointing",
-        "a model without Transformer layers",
-        "it is for Transformer layers, and this model has none",
-        _LEAVE_OUT,
-    ),
-    Conflict("training.rdrop", "training.reward", "they are two objectives"),
-    Conflict("training.rdrop", "a loss of its own", "it computes the cross entropy of two passes, not training.loss"),
-    Conflict(
-        "training.rdrop",
-        "a carried state",
-        "it reads every window twice, and this model continues from the state of the window before",
-        "set training.batches.carry: false",
-    ),
-    Conflict(
-        "training.rdrop",
-        "a model without dropout",
-        "it makes two passes with different dropout agree, and without any they are the same twice",
-        "set dropout in the model, or leave training.rdrop out",
-    ),
-    Conflict("training.reward", "training.compile: true", "its steps are not compiled", "leave training.compile out"),
-    Conflict(
-        "training.reward",
-        "a task that writes no pairs",
-        "it needs task: seq2seq and a model with an encoder",
-        _LEAVE_OUT,
-    ),
-    Conflict(
-        "training.reward",
-        "training.batches.layout: packed",
-        "it samples from padded batches",
-        "leave training.batches.layout out",
-    ),
-    Conflict(
-        "training.reward",
-        "the best loss as the result",
-        "it does not lower the loss, so the best loss is not the best model",
-        "set training.stopping.monitor: reward (or metric), or training.result: last",
-    ),
-    Conflict("training.reward", "data.noise", "a model that restores text is trained by likelihood", _LEAVE_OUT),
-    Conflict(
-        "data.clean",
-        "a task that reads plain text",
-        "data.clean is for pairs of texts, and {spec} has none",
-        _LEAVE_OUT,
-    ),
-    Conflict(
-        "tokenizer.shared: false",
-        "a task that continues text",
-        "it is for two vocabularies, and task: {recipe.task} has one text",
-        _LEAVE_OUT,
-    ),
-    Conflict("model.word_vectors", "n-gram counts", "model.decoder.kind: ngram has no embeddings", _LEAVE_OUT),
+# Checked before a training
+TRAINING_CONFLICTS = _table(
+    {
+        "model.copying": [
+            ("training.rdrop", "copying has an objective of its own, over padded batches"),
+            ("training.reward", "copying has an objective of its own, over padded batches"),
+            ("training.guided_alignment", "copying has an objective of its own, over padded batches"),
+            ("training.batches.layout: packed", "copying has an objective of its own, over padded batches"),
+            ("training.compile: true", "copying has an objective of its own, over padded batches"),
+        ],
+        "training.guided_alignment": [
+            ("training.rdrop", "the alignment loss needs one pass over pairs, not compiled"),
+            ("training.reward", "the alignment loss needs one pass over pairs, not compiled"),
+            ("training.compile: true", "the alignment loss needs one pass over pairs, not compiled"),
+            ("data.noise", "the alignment loss needs one pass over pairs, not compiled"),
+            ("a task that writes no pairs", "it needs task: seq2seq and a model with an encoder", _LEAVE_OUT),
+            (
+                "a model without attention to a source",
+                "it guides the attention of a decoder",
+                "set another model.decoder.kind or attention.kind, or leave it out",
+            ),
+            (
+                "attention without a softmax",
+                "it needs attention weights that sum to one, and model.decoder.attention.kind is "
+                "{recipe.model.decoder.attention_kind}",
+                "change that, or leave it out",
+            ),
+        ],
+        "training.gradient_checkpointing": [
+            ("a model without Transformer layers", "it is for Transformer layers, and this model has none", _LEAVE_OUT),
+        ],
+        "training.rdrop": [
+            ("training.reward", "they are two objectives"),
+            ("a loss of its own", "it computes the cross entropy of two passes, not training.loss"),
+            (
+                "a carried state",
+                "it reads every window twice, and this model continues from the state of the window before",
+                "set training.batches.carry: false",
+            ),
+            (
+                "a model without dropout",
+                "it makes two passes with different dropout agree, and without any they are the same twice",
+                "set dropout in the model, or leave training.rdrop out",
+            ),
+        ],
+        "training.reward": [
+            ("training.compile: true", "its steps are not compiled", "leave training.compile out"),
+            ("a task that writes no pairs", "it needs task: seq2seq and a model with an encoder", _LEAVE_OUT),
+            ("training.batches.layout: packed", "it samples from padded batches", "leave training.batches.layout out"),
+            (
+                "the best loss as the result",
+                "it does not lower the loss, so the best loss is not the best model",
+                "set training.stopping.monitor: reward (or metric), or training.result: last",
+            ),
+            ("data.noise", "a model that restores text is trained by likelihood", _LEAVE_OUT),
+        ],
+        "data.clean": [
+            ("a task that reads plain text", "data.clean is for pairs of texts, and {spec} has none", _LEAVE_OUT),
+        ],
+        "tokenizer.shared: false": [
+            (
+                "a task that continues text",
+                "it is for two vocabularies, and task: {recipe.task} has one text",
+                _LEAVE_OUT,
+            ),
+        ],
+        "model.word_vectors": [
+            ("n-gram counts", "model.decoder.kind: ngram has no embeddings", _LEAVE_OUT),
+        ],
+    }
 )
 
 

@@ -162,10 +162,6 @@ def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
     return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.truncate_source
 
 
-def _width(recipe: Recipe, text: TextSize) -> int:
-    return 512 if text.words > 5_000_000 else SMALLEST_WIDTH
-
-
 def _dropout(recipe: Recipe, text: TextSize) -> float:
     if recipe.task_spec.labels != "none":
         return 0.5 if text.words < 1_000_000 else 0.3
@@ -176,10 +172,6 @@ def _rate(recipe: Recipe, text: TextSize) -> float:
     """Higher for recurrent layers than for Transformers and convolutions, lower for wide models."""
     recurrent = all(body.recurrent for body in recipe.model.bodies.values())
     return float(f"{(2e-3 if recurrent else 1e-3) * math.sqrt(256 / max(256, recipe.model.width)):.1e}")
-
-
-def _smoothing(recipe: Recipe, text: TextSize) -> float:
-    return 0.0 if recipe.task_spec.continues_text or recipe.task_spec.fills_gaps else 0.1
 
 
 def _tokens(recipe: Recipe, text: TextSize) -> int:
@@ -227,21 +219,6 @@ def _validate_every(recipe: Recipe, text: TextSize) -> int | None:
     return None if 200 <= steps <= 1_000 else 500 if steps > 1_000 else 200
 
 
-def _stopping(recipe: Recipe, text: TextSize) -> str:
-    scored = not recipe.task_spec.plain_text and recipe.training.reward is None
-    return "metric" if scored else "loss"
-
-
-def _validation_limit(recipe: Recipe, text: TextSize) -> int | None:
-    """Decoding many thousand validation sentences repeatedly would take most of a training."""
-    return 2_000 if recipe.task_spec.maps_text and not recipe.task_spec.plain_text else None
-
-
-def _metrics(recipe: Recipe, text: TextSize) -> tuple[str, ...]:
-    """Span F1 for tags that mark spans: most of them are O, so token accuracy is uninformative."""
-    return ("span-f1", "token-accuracy") if text.spans else recipe.evaluation.metrics
-
-
 Rule = Callable[["Recipe", TextSize], Any]
 
 RULES: Mapping[str, Rule] = {  # in this order: later rules see the values of earlier ones
@@ -249,19 +226,29 @@ RULES: Mapping[str, Rule] = {  # in this order: later rules see the values of ea
     "tokenizer.size": _vocabulary,
     "model.copying": _copying,
     "data.clean.truncate_source": _cut_source,
-    "model.width": _width,
+    "model.width": lambda recipe, text: 512 if text.words > 5_000_000 else SMALLEST_WIDTH,
     "model.encoder.dropout": _dropout,
     "model.decoder.dropout": _dropout,
     "model.pooling.dropout": _dropout,
     "training.lr": _rate,
-    "training.label_smoothing": _smoothing,
+    "training.label_smoothing": lambda recipe, text: (
+        0.0 if recipe.task_spec.continues_text or recipe.task_spec.fills_gaps else 0.1
+    ),
     "training.batches.context": _context,
     "training.batches.tokens": _batch,
     "training.limits.epochs": _epochs,
     "training.validate_every": _validate_every,
-    "training.stopping.monitor": _stopping,
-    "data.validation_limit": _validation_limit,
-    "evaluation.metrics": _metrics,
+    "training.stopping.monitor": lambda recipe, text: (
+        "loss" if recipe.task_spec.plain_text or recipe.training.reward is not None else "metric"
+    ),
+    # decoding many thousand validation sentences repeatedly would take most of a training
+    "data.validation_limit": lambda recipe, text: (
+        2_000 if recipe.task_spec.maps_text and not recipe.task_spec.plain_text else None
+    ),
+    # most tags that mark spans are O, so token accuracy is uninformative
+    "evaluation.metrics": lambda recipe, text: (
+        ("span-f1", "token-accuracy") if text.spans else recipe.evaluation.metrics
+    ),
 }
 
 

@@ -42,67 +42,26 @@ def alternatives(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-# By the name of the key, whatever section it is in; `Section.key` where the same name is smaller or larger there.
-MOST: dict[str, int | float] = {
-    # the model
-    **dict.fromkeys(("width", "hidden", "layers", "heads", "kv_heads", "channels"), 1_000_000_000),
-    "kernel": 1_023,
-    "window": 1_023,
-    "dilations": 65_536,
-    "WindowConfig.size": 1_024,
-    "count": 4_096,
-    "ExpertsConfig.top_k": 4_096,
-    "LayerExpertsConfig.top_k": 4_096,
-    "capacity_factor": 4_096,
-    "every": 1_024,
-    "max_positions": 1_048_576,
-    "buckets": 65_536,
-    "max_distance": 1_048_576,
-    "block": 1_048_576,
-    "look_back": 65_536,
-    "stride": 1_023,
-    "rank": 65_536,
-    "order": 64,
-    # the text
-    "size": 4_000_000,
-    "variants": 1_000,
-    "sentinels": 100_000,
-    "mean_span_length": 10_000,
-    "columns": 100_000,
-    "word": 100_000,
-    "label": 100_000,
-    "weight": 10_000,
-    "transpose": 127,
-    "examples": 100_000_000,
-    "lengths": 100_000,
-    "clauses": 100,
-    "max_tokens": 1_048_576,
-    "truncate_source": 1_048_576,
-    # training
-    "tokens": 100_000_000,
-    "context": 1_048_576,
-    "accumulate": 1_000_000,
-    "keep": 100_000,
-    "samples": 10_000,
-    "Reward.samples": 100_000,
-    "threads": 1_024,
-    "lr": 1e20,
-    # decoding
-    "beam": 10_000,
-    "nbest": 100_000,
-    "groups": 10_000,
-    "candidates": 100_000,
-    "max_length": 1_048_576,
-    "min_length": 1_048_576,
-    "no_repeat": 1_048_576,
-    "length_penalty": 1_000,
-    "coverage_penalty": 1_000,
-    "diversity": 1_000_000,
-    "temperature": 1_000_000,
-    "max_ratio": 1_000_000,
-    "batch_tokens": 100_000_000,
-    "bootstrap": 1_000_000,
+# The largest value of a key, whatever section it is in; `Section.key` where a section has its own limit.
+_LIMITS: dict[int | float, str] = {
+    1e20: "lr",
+    1_000_000_000: "width hidden layers heads kv_heads channels",
+    100_000_000: "examples tokens batch_tokens",
+    4_000_000: "size",
+    1_048_576: "max_positions max_distance block max_tokens truncate_source context max_length min_length no_repeat",
+    1_000_000: "accumulate diversity temperature max_ratio bootstrap",
+    100_000: "sentinels columns word label lengths keep Reward.samples nbest candidates",
+    65_536: "dilations buckets look_back rank",
+    10_000: "mean_span_length weight samples beam groups",
+    4_096: "count ExpertsConfig.top_k LayerExpertsConfig.top_k capacity_factor",
+    1_024: "WindowConfig.size every threads",
+    1_023: "kernel window stride",
+    1_000: "variants length_penalty coverage_penalty",
+    127: "transpose",
+    100: "clauses",
+    64: "order",
 }
+MOST = {key: limit for limit, keys in _LIMITS.items() for key in keys.split()}
 LEAST: dict[str, float] = {"temperature": 1e-4}  # float32 has no room for a logit divided by less
 ANY_INT, ANY_FLOAT = 2**63 - 1, 1e12  # of every other key
 _ITEMS = 1_000_000  # of a list

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from sightline.files import open_growing, refuse_link, write_json
-from sightline.registry import Implementations
+from sightline.registry import Implementations, entries
 from sightline.terminal import escape_newlines, plural, truncate
 
 if TYPE_CHECKING:
@@ -228,31 +228,20 @@ def step_line(record: dict[str, Any]) -> str:
 
 
 _LABELS = {
-    "loss": "loss",
-    "perplexity": "perplexity",
-    "reward": "reward",
-    "bleu": "BLEU",
+    **{name: name.upper() for name in ("bleu", "ter", "wer", "cer", "rouge-1", "rouge-2", "rouge-l")},
     "chrf": "chrF",
-    "ter": "TER",
-    "exact": "exact match",
-    "wer": "WER",
-    "cer": "CER",
-    "bits-per-character": "bits/char",
-    "masked-accuracy": "masked accuracy",
-    "accuracy": "accuracy",
-    "macro-f1": "macro-F1",
-    "token-accuracy": "token accuracy",
-    "span-f1": "span F1",
-    "rouge-1": "ROUGE-1",
-    "rouge-2": "ROUGE-2",
-    "rouge-l": "ROUGE-L",
     "rouge-lsum": "ROUGE-Lsum",
+    "macro-f1": "macro-F1",
+    "span-f1": "span F1",
+    "exact": "exact match",
+    "bits-per-character": "bits/char",
 }
 
 
 def validation_line(record: dict[str, Any]) -> str:
     """A validation record in one line."""
-    parts = [f"{label} {record[key]:.3f}" for key, label in _LABELS.items() if key in record]
+    keys = [key for key in dict.fromkeys(("loss", "perplexity", "reward", *entries("metric"))) if key in record]
+    parts = [f"{_LABELS.get(key, key.replace('-', ' '))} {record[key]:.3f}" for key in keys]
     if "search" in record:
         parts.append(record["search"])
     if record.get("truncated"):
