@@ -64,7 +64,7 @@ def test_a_missing_test_set_is_reported_and_does_not_stop_training(tmp_path: Pat
 
 def test_an_ignored_compile_option_is_reported(tmp_path: Path) -> None:
     found = [note for note in notes(write(tmp_path, TAGGER), "training.compile=true") if "compile" in note]
-    assert len(found) == 1 and found[0].startswith("training.compile: true is left undone: a step is compiled where")
+    assert len(found) == 1 and found[0].startswith("training.compile: true has no effect: a step is compiled where")
 
 
 def test_no_notes_without_problems(tmp_path: Path) -> None:

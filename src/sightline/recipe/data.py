@@ -199,7 +199,7 @@ class Data(Section):
         return "target" if self.swap else "source"
 
     def uneven_spelling(self) -> str | None:
-        """A warning if only some of the training sources separate characters."""
+        """A warning if only some training sources separate characters."""
         spelled = [isinstance(source, PatternSource) and source.spell for source in self.train]
         if len(set(spelled)) == 1:
             return None

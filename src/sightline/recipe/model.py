@@ -6,7 +6,7 @@ Every architecture has its own config beside its modules (`models/transformer/co
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from pydantic import Field, field_validator, model_validator
 
@@ -281,11 +281,6 @@ class InitFromConfig(Section):
     )
 
 
-def or_a_folder(schema: dict[str, Any]) -> None:
-    """Extend the JSON schema of a key that takes an InitFrom section or just a folder."""
-    schema["anyOf"].append({"type": "string"})
-
-
 class AdaptersConfig(Section):
     """Low-rank adapters (LoRA; Hu et al. 2021): W + (alpha / rank) B A beside frozen weights W.
 
@@ -351,7 +346,7 @@ class ModelConfig(Section):
         None,
         description="a run whose tokenizer and weights to start from: its folder, or a section; keys that this model "
         "section leaves out are those of the run",
-        json_schema_extra=or_a_folder,
+        json_schema_extra=lambda schema: cast("Any", schema)["anyOf"].append({"type": "string"}),
     )
     adapters: AdaptersConfig | None = Field(None, description="train low-rank adapters on the weights of init_from")
     character_cnn: CharacterCNNConfig | None = Field(

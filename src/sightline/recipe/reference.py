@@ -34,19 +34,19 @@ class KeyInfo:
 
     path: str  # data.train.N.file
     type: str  # integer ≥ 1
-    default: str | None  # as a recipe writes it; None: it must be given
+    default: str | None  # in YAML; None: a required key
     meaning: str
 
 
 @dataclass(frozen=True)
 class SectionDoc:
-    """A section of a recipe: one of the kinds that may stand at a path, or the only one."""
+    """The documentation of a section at a path: of one of its kinds, or of the only one."""
 
     path: str
     kind: str | None
     meaning: str
     keys: list[KeyInfo] = field(default_factory=list)
-    kinds: list[tuple[str, str]] = field(default_factory=list)  # that may stand here, each with its meaning
+    kinds: list[tuple[str, str]] = field(default_factory=list)  # the possible kinds, each with its meaning
     same_as: str | None = None  # the path of an earlier part with the same keys
 
     @property
@@ -55,7 +55,7 @@ class SectionDoc:
 
 
 def reference(prefix: str = "", width: int = WIDTH) -> str:
-    """The keys at and below a prefix as text of that many columns; an unknown prefix is an error with the nearest."""
+    """The keys at and below a prefix, as text of `width` columns."""
     parts = list(chosen_parts(prefix))
     return "\n\n".join(_written(part, width) for part in parts) + "\n"
 
@@ -77,29 +77,27 @@ def chosen_parts(prefix: str = "") -> Iterator[SectionDoc]:
 
 
 def nearest_keys(query: str) -> list[str]:
-    """At most three keys of a recipe like this one: `lr` is like `training.lr`."""
+    """At most three keys of a recipe similar to this one: `training.lr` for `lr`."""
     known = sorted({key.path for part in _parts(Recipe, "", None) for key in part.keys})
     return [key for key in _nearest(query, known) if key.rsplit(".", 1)[-1] == query or "." not in key]
 
 
 def _nearest(query: str, known: list[str]) -> list[str]:
-    """At most three: keys that begin so, keys of the same last name, keys that look alike."""
+    """At most three keys: with this prefix, with the same last name, or with a similar spelling."""
     last = query.rsplit(".", 1)[-1]
-    begin = [key for key in known if key.startswith(query)]
-    named = [key for key in known if key.rsplit(".", 1)[-1] == last]
-    alike = difflib.get_close_matches(query, known, n=3, cutoff=0.6)
-    return list(dict.fromkeys([*begin, *named, *alike]))[:3]
+    longer = [key for key in known if key.startswith(query)]
+    same_name = [key for key in known if key.rsplit(".", 1)[-1] == last]
+    similar = difflib.get_close_matches(query, known, n=3, cutoff=0.6)
+    return list(dict.fromkeys([*longer, *same_name, *similar]))[:3]
 
 
 def _spellings(query: str, known: set[str]) -> Iterator[str]:
-    """A prefix as the reference has it: a number for N, a name of a test set for NAME."""
+    """The paths that a query matches: N stands for a number, NAME for the name of a test set."""
     if not query:
         yield ""
         return
     for path in sorted(known, key=len):
-        pattern = re.escape(path).replace(r"\.N", r"\.(?:N|\d+)").replace(r"\.NAME", r"\.[^.]+")
-        beginning = [".".join(path.split(".")[:count]) for count in range(1, path.count(".") + 2)]
-        for own in beginning:
+        for own in (".".join(path.split(".")[:count]) for count in range(1, path.count(".") + 2)):
             pattern = re.escape(own).replace(r"\.NAME", r"\.[^.]+").replace(r"\.N", r"\.(?:N|\d+)")
             if re.fullmatch(pattern, query):
                 yield own
@@ -121,9 +119,9 @@ def _parts(
     below: str = "",
     shared: type[Section] = Section,
 ) -> Iterator[SectionDoc]:
-    """A section and those inside it, depth first. One that was `written` before at another path is only named.
+    """A section and those inside it, depth first, without the keys of `shared`.
 
-    Without `written`, every section is listed at every path. The keys of `shared` are left out.
+    A section that was `written` at another path is only named; without `written`, all are listed at every path.
     """
     if written is not None and section in written and path:
         yield SectionDoc(path, kind, _meaning(section), same_as=written[section])
@@ -140,7 +138,7 @@ def _parts(
 def _inside(
     fields: Mapping[str, FieldInfo], path: str, written: dict[type[Section], str] | None, below: str
 ) -> Iterator[SectionDoc]:
-    """The sections that stand at some keys."""
+    """The sections inside these fields."""
     for name, info in fields.items():
         at, annotation = _place(f"{path}.{name}" if path else name, info.annotation)
         members = sections(annotation)
@@ -200,7 +198,7 @@ def _type(annotation: Any, metadata: Any = ()) -> str:
 
 
 def _members(annotation: Any, metadata: tuple[Any, ...] = ()) -> list[tuple[Any, tuple[Any, ...]]]:
-    """The members of a union, each with what `Annotated` says of it."""
+    """The members of a union, each with its `Annotated` metadata."""
     if get_origin(annotation) is Annotated:
         inside, *more = get_args(annotation)
         extra = tuple(each for info in more for each in (info.metadata if isinstance(info, FieldInfo) else [info]))

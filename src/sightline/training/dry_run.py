@@ -48,8 +48,8 @@ class DryRun:
     source_vocabulary: int
     target_vocabulary: int
     parameters: int
-    parts: dict[str, int]  # parameters shared by several count for the first, so that these add up to all
-    shared: dict[str, int]  # those of each part that an earlier one has counted
+    parts: dict[str, int]  # of each part, without those that it shares with an earlier part
+    shared: dict[str, int]  # those
     trained: dict[str, int]  # of each part, and of all under ""
     memory: MemoryEstimate  # before anything is built
     notes: list[str]  # on data and initial weights

@@ -39,17 +39,17 @@ _FREE = frozenset({"dropout", "attention_dropout", "variants"})  # these may cha
 
 @dataclass(frozen=True)
 class Start:
-    """The initial weights of a model: which were taken, which are new, which of the run were left."""
+    """The initial weights of a model: copied from the run, new, and left in the run."""
 
     run: str
     taken: tuple[str, ...] = ()
     new: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     numbers: int = 0  # taken, in all of these weights
-    new_rows: int = 0  # of its embeddings, for tokens that the run did not know
+    new_rows: int = 0  # of its embeddings, for tokens that the run does not have
 
     def notes(self) -> list[str]:
-        """Lines for a person to read."""
+        """Notes for the display and the model card."""
         rows = f", and {plural(self.new_rows, 'new row')} for new tokens" if self.new_rows else ""
         taken = f"weights taken: {len(self.taken)}, {plural(self.numbers, 'number')} ({summary(self.taken)})"
         lines = [f"starting from {self.run}: {taken}{rows}"]
@@ -80,9 +80,9 @@ def with_start(recipe: Recipe) -> Recipe:
 
 
 def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
-    """The tokenizers of a training that starts from a run: those of the run, extended if asked for; labels of its own.
+    """The vocabulary of the run, with extend_vocabulary extended, and the labels of this text; None without init_from.
 
-    The tokenizer section of the recipe must agree, because other commands read that.
+    The tokenizer section of the recipe must agree with the run, because other commands read it.
     """
     start = recipe.model.init_from
     if start is None:
@@ -117,7 +117,7 @@ def vocabulary_of_start(recipe: Recipe) -> Vocabulary | None:
 
 
 def _check_marks(recipe: Recipe, run: Path, tokenizer: Tokenizer) -> None:
-    """Refuse noise whose marks are not in the vocabulary of the run; they come first in it, so none can be added."""
+    """Refuse noise with marks missing from the vocabulary of the run: their ids come first, so none can be added."""
     noise = recipe.data.noise
     missing = [] if noise is None else [mark for mark in noise.marks if mark not in tokenizer.marks]
     if noise is not None and missing:
@@ -145,13 +145,13 @@ def _labels(theirs: Tokenizer | None, own: Tokenizer) -> Tokenizer:
 
 
 def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> Start | None:
-    """Copy the weights of the run a recipe starts from into its model; None without such a run."""
+    """Copy the weights of model.init_from into a model; None without it."""
     start = recipe.model.init_from
     if start is None:
         return None
     theirs = _recipe_of(Path(start.run))
     if isinstance(model, CountedModel) or theirs.model.counted:
-        raise RunError("model.init_from: an n-gram model is counted anew each time; leave it out")
+        raise RunError("model.init_from: an n-gram model has no weights to start from; leave it out")
     if theirs.model.adapters is not None:
         raise RunError(
             f"model.init_from: {start.run} has adapters beside its weights; make a plain run of it with: "
@@ -171,7 +171,7 @@ def start_from_run(model: nn.Module, recipe: Recipe, vocabulary: Vocabulary) -> 
 
 
 def other_bodies(recipe: Recipe) -> list[str]:
-    """What differs between a recipe's bodies and those of the run it starts from, whatever the shapes."""
+    """Notes on settings of encoder and decoder that differ from the run although all shapes may fit."""
     start = recipe.model.init_from
     if start is None:
         return []
@@ -182,7 +182,7 @@ def other_bodies(recipe: Recipe) -> list[str]:
 
 
 def _check(plan: Transfer, own: ModelWeights, theirs: ModelWeights, start: InitFromConfig, *, whole: bool) -> None:
-    """The parts that the recipe names must fit, and something in any case; reward training needs the `whole` model."""
+    """Named parts must fit whole, and at least one weight; reward training needs the `whole` model."""
     for named in start.parts or ():
         if problems := not_taken(plan, own, theirs, named):
             raise RunError(
@@ -246,10 +246,7 @@ def read_start(run: Path) -> Start | None:
 def start_from_word_vectors(
     model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, start: Start | None
 ) -> str | None:
-    """Copy word vectors into the source embeddings; a line on how many words have one.
-
-    Embeddings that were taken from another run stay as they are.
-    """
+    """Copy word vectors into the source embeddings unless these come from another run; a note on their coverage."""
     section = recipe.model.word_vectors
     if section is None:
         return None
@@ -273,7 +270,7 @@ def start_from_word_vectors(
 def initialize(
     model: nn.Module, recipe: Recipe, vocabulary: Vocabulary, resumed: Path | None
 ) -> tuple[list[str], Start | None]:
-    """Set the initial weights of a model as its recipe says, with notes; a checkpoint of `resumed` replaces them."""
+    """Set the initial weights of a model and return notes on them; a checkpoint of `resumed` replaces them later."""
     if isinstance(model, CountedModel):
         return [], start_from_run(model, recipe, vocabulary)
     run = None if recipe.model.init_from is None else resumed
@@ -287,7 +284,7 @@ def initialize(
 
 
 def adapt(model: nn.Module, recipe: Recipe, start: Start | None) -> dict[str, float]:
-    """Freeze parameters as the recipe says; the learning rate factors of the others."""
+    """Freeze parameters and return the learning rate factors of the rest."""
     new = () if start is None else start.new
     if not isinstance(model, CountedModel):
         freeze_for(model, recipe, new)

@@ -1,4 +1,4 @@
-"""What a person reads before a training starts: data, model, objective, and limits that would cut outputs."""
+"""Notes before a training: data, model, objective, and limits that would truncate outputs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from sightline.data.preparation import PreparedData, held_out_notes, load_test_s
 from sightline.data.store import Store
 from sightline.data.text_files import DataError
 from sightline.decoding.request import source_limits
-from sightline.layers.devices import (
-    precision_note,
-    resolve_precision,
-)
+from sightline.layers.devices import precision_note, resolve_precision
 from sightline.models.seq2seq import parameter_count
 from sightline.models.window.config import NgramConfig
 from sightline.terminal import plural
@@ -27,7 +24,7 @@ from sightline.training.trainer import BatchPlan
 def training_notes(
     prepared: PreparedData, plan: BatchPlan, model: nn.Module, device: torch.device, notes: Sequence[str]
 ) -> list[str]:
-    """All lines; `notes` are those on the initial weights."""
+    """All notes; `notes` are those on the initial weights."""
     slow = precision_note(prepared.recipe.training.precision, device)
     return [
         *describe(prepared, plan, model, device),
@@ -45,7 +42,7 @@ def count_notes(prepared: PreparedData, notes: Sequence[str]) -> list[str]:
 
 
 def _objective_notes(plan: BatchPlan) -> list[str]:
-    """What is minimized besides the likelihood, and why a step is not compiled although the recipe asks for it."""
+    """Notes on objectives beyond the likelihood, and on steps that cannot be compiled."""
     training = plan.recipe.training
     rdrop, reward, guide = training.rdrop, training.reward, training.guided_alignment
     if reward is not None:
@@ -56,12 +53,12 @@ def _objective_notes(plan: BatchPlan) -> list[str]:
     lines = [] if rdrop is None else [f"R-Drop with alpha {rdrop:g}: every batch goes twice through the model"]
     if training.compile and plan.shape is None:
         why = f"a step is compiled where all batches have one static shape, and these {plan.layout} ones have none"
-        lines.append(f"training.compile: true is left undone: {why}")
+        lines.append(f"training.compile: true has no effect: {why}")
     return lines
 
 
 def describe(prepared: PreparedData, plan: BatchPlan, model: nn.Module, device: torch.device) -> list[str]:
-    """What is trained on what."""
+    """Notes on data, model, device and batches."""
     parameters, trained = parameter_count(model), trained_count(model)
     frozen = "" if trained == parameters else f" ({trained:,} trained, the others frozen)"
     return [
@@ -87,7 +84,7 @@ def describe_data(prepared: PreparedData) -> list[str]:
 
 
 def text_to_count(prepared: PreparedData) -> str:
-    """How much text an n-gram model counts, and in what."""
+    """A note on the text that an n-gram model counts."""
     decoder, store = prepared.recipe.model.decoder, prepared.train(0)
     assert isinstance(decoder, NgramConfig)
     tokens = int(store.target_lengths.sum()) + len(store)
@@ -96,7 +93,7 @@ def text_to_count(prepared: PreparedData) -> str:
 
 
 def cut_references(prepared: PreparedData, store: Store) -> int:
-    """How many targets of a store have more tokens than the recipe allows an output for their source."""
+    """The number of targets longer than the recipe allows outputs for their sources to be."""
     recipe = prepared.recipe
     limits = np.array(source_limits((store.source_lengths + 1).tolist(), recipe.decoding, prepared.target_lengths))
     longest = recipe.model.decoder.max_positions if recipe.model.encoder and recipe.model.decoder else None
@@ -105,7 +102,7 @@ def cut_references(prepared: PreparedData, store: Store) -> int:
 
 
 def cut_reference_notes(prepared: PreparedData) -> list[str]:
-    """A line on the targets that would be cut; none where all fit, or where outputs have no references."""
+    """A note on references that are longer than outputs may be."""
     recipe = prepared.recipe
     if not recipe.task_spec.maps_text or recipe.of_text:
         return []
@@ -123,7 +120,7 @@ def cut_reference_notes(prepared: PreparedData) -> list[str]:
 
 
 def _stores(prepared: PreparedData) -> Iterator[tuple[str, Store]]:
-    """Every text with targets; a test set that cannot be read is reported elsewhere."""
+    """Every readable text with targets."""
     yield "training target", prepared.train(0)
     yield "validation reference", prepared.validation
     for name in prepared.recipe.data.tests:

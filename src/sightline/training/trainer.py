@@ -241,7 +241,8 @@ class Trainer:
             scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.training.clip or math.inf, foreach=True)
         total, nll = self.world.reduce(loss.total), self.world.reduce(loss.nll)
-        if scaler is not None and self.overflowed(total, norm):
+        # only the loss scale is too large, and it can be lowered; otherwise `check_finite` reports the step
+        if scaler and scaler.get_scale() > 1 and math.isfinite(float(total)) and not math.isfinite(float(norm)):
             scaler.step(self.optimizer)  # leaves the weights as they are
             scaler.update()  # halves the scale
             self.progress = self.progress.after(skipped=self.progress.skipped + 1)
@@ -264,12 +265,6 @@ class Trainer:
         if self.average is not None:
             self.average.update(self.model, step)
         self.advance(step, batches)
-
-    def overflowed(self, total: Tensor, norm: Tensor) -> bool:
-        """True if the gradient overflowed because of the float16 loss scale; a scale of 1 cannot be lowered."""
-        scaler = self.runner.scaler
-        assert scaler is not None
-        return math.isfinite(float(total)) and not math.isfinite(float(norm)) and scaler.get_scale() > 1
 
     def advance(self, step: int, batches: list[TrainingBatch]) -> None:
         """Move the position on by one step."""
