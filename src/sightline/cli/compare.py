@@ -16,46 +16,57 @@ if TYPE_CHECKING:
     from sightline.evaluation.test_set import TestSet
 
 
+def _file(help: str) -> Any:
+    return typer.Option(metavar="FILE", help=help)
+
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN RUN... [KEY=VALUE]...",
+        help="Run folders; a sweep's folder stands for its runs, a+b for an ensemble; then recipe keys to change.",
+        show_default=False,
+    ),
+]
+On = Annotated[
+    str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation; default: the first.")
+]
+Source = Annotated[Path | None, _file("Source lines, instead of a test set.")]
+Reference = Annotated[Path | None, _file("Reference lines; for language models, the text.")]
+Baseline = Annotated[
+    str | None, typer.Option(metavar="RUN", help="Compare the other runs with this one; default: the first.")
+]
+CommonBeam = Annotated[int | None, typer.Option(metavar="N", help="One beam size for all; default: each recipe's.")]
+Mean = Annotated[
+    str | None, typer.Option(metavar="MEAN", help="Ensembles average probabilities, or logs (log-linear).")
+]
+Html = Annotated[Path | None, _file("Write everything as one page.")]
+Markdown = Annotated[Path | None, _file("Write the tables.")]
+Latex = Annotated[Path | None, _file("Write the table, to be \\input.")]
+Csv = Annotated[Path | None, _file("Write the numbers, one line per system.")]
+Json = Annotated[Path | None, _file("Write everything, with outputs.")]
+Figure = Annotated[Path | None, _file("Draw learning curves and quality against cost.")]
+Saved = Annotated[Path | None, _file("Show a comparison that --json wrote, without the runs.")]
+Texts = Annotated[bool, typer.Option("--texts/--no-texts", help="Keep texts in --json and --html.", show_default=False)]
+
+
 def compare(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN RUN... [KEY=VALUE]...",
-            help="Run folders; a sweep's folder stands for its runs, a+b for an ensemble; then recipe keys to change.",
-            show_default=False,
-        ),
-    ] = None,
-    on: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation; default: the first.")
-    ] = None,
-    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source lines, instead of a test set.")] = None,
-    reference: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Reference lines; for language models, the text.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Compare the other runs with this one; default: the first.")
-    ] = None,
+    words: Words = None,
+    on: On = None,
+    source: Source = None,
+    reference: Reference = None,
+    baseline: Baseline = None,
     metrics: Metrics = None,
-    beam: Annotated[
-        int | None, typer.Option(metavar="N", help="One beam size for all; default: each recipe's.")
-    ] = None,
-    ensemble_mean: Annotated[
-        str | None, typer.Option(metavar="MEAN", help="Ensembles average probabilities, or logs (log-linear).")
-    ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write everything as one page.")] = None,
-    markdown: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the tables.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table, to be \\input.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the numbers, one line per system.")] = None,
-    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write everything, with outputs.")] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw learning curves and quality against cost.")
-    ] = None,
-    saved: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Show a comparison that --json wrote, without the runs.")
-    ] = None,
-    texts: Annotated[
-        bool, typer.Option("--texts/--no-texts", help="Keep texts in --json and --html.", show_default=False)
-    ] = True,
+    beam: CommonBeam = None,
+    ensemble_mean: Mean = None,
+    html: Html = None,
+    markdown: Markdown = None,
+    latex: Latex = None,
+    csv: Csv = None,
+    json: Json = None,
+    figure: Figure = None,
+    saved: Saved = None,
+    texts: Texts = True,
     device: Device = "auto",
 ) -> None:
     """Compare runs on one test set: scores, significance, cost.
@@ -74,9 +85,9 @@ def compare(
     runs, overrides = split_overrides(words or [])
     if saved is not None:
         test = {"--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
-        how = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
+        options = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
         changes = {getattr(word, "flag", word): word for word in overrides}
-        _refuse_with_saved(saved, {"runs": runs or None, **test, **how, **changes})
+        _refuse_with_saved(saved, {"runs": runs or None, **test, **options, **changes})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}

@@ -13,6 +13,7 @@ from html import escape
 from importlib import resources
 from pathlib import Path
 
+from sightline.comparison import tables
 from sightline.comparison.renderers import (
     csv_table,
     html_table,
@@ -24,17 +25,6 @@ from sightline.comparison.renderers import (
 )
 from sightline.comparison.results import ComparisonResult, Contrast
 from sightline.comparison.summary import conclusions, footnotes, representatives_note
-from sightline.comparison.tables import (
-    Table,
-    analysis_tables,
-    differences_table,
-    main_table,
-    ngram_table,
-    numbers_table,
-    runs_table,
-    significance_table,
-    word_table,
-)
 from sightline.evaluation.contrasts import ChangedSentence
 from sightline.evaluation.word_differences import Segment, word_differences
 from sightline.files import write_atomically
@@ -48,10 +38,10 @@ OnFailure = Callable[[str, Exception], None]  # called with the title of a figur
 
 def markdown(comparison: ComparisonResult) -> str:
     """Conclusions, main table, notes, tests and recipe differences."""
-    table = main_table(comparison)
+    table = tables.main_table(comparison)
     parts = [f"## {markdown_text(table.title)}", *(markdown_text(line) for line in conclusions(comparison))]
     parts += [markdown_table(table), "\n".join(f"- {markdown_text(note)}" for note in footnotes(comparison))]
-    for each in (significance_table(comparison), differences_table(comparison)):
+    for each in (tables.significance_table(comparison), tables.differences_table(comparison)):
         parts.append(f"### {markdown_text(each.title)}")
         if each.rows:
             parts.append(markdown_table(each))
@@ -63,13 +53,13 @@ def latex(comparison: ComparisonResult) -> str:
     """The main table with its notes, for \\input."""
     head = "% Made by sightline compare; no packages needed. Names outside Latin script want XeLaTeX or LuaLaTeX."
     notes = " \\\\\n".join(latex_note(note) for note in footnotes(comparison))
-    table = latex_table(main_table(comparison))
+    table = latex_table(tables.main_table(comparison))
     return "\n".join([head, table, "", r"\par\smallskip", rf"{{\footnotesize\raggedright {notes}\par}}", ""])
 
 
 def csv_text(comparison: ComparisonResult) -> str:
     """A line for each system with every number in full precision."""
-    return csv_table(numbers_table(comparison))
+    return csv_table(tables.numbers_table(comparison))
 
 
 # --- the HTML page -----------------------------------------------------------------------------------------------
@@ -84,13 +74,15 @@ def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None)
     answer = "".join(f'<p class="answer">{escape(line)}</p>' for line in conclusions(comparison))
     sections = [
         _section("answer", "Which is better?", answer),
-        _section("table", "Quality and cost", html_table(main_table(comparison)) + _notes(footnotes(comparison))),
-        _table_section("significance", significance_table(comparison)),
-        _table_section("recipes", differences_table(comparison)),
+        _section(
+            "table", "Quality and cost", html_table(tables.main_table(comparison)) + _notes(footnotes(comparison))
+        ),
+        _table_section("significance", tables.significance_table(comparison)),
+        _table_section("recipes", tables.differences_table(comparison)),
         _section("curves", "Learning curves", _figure(comparison, "curves", "Learning curves", on_failure)),
         _section("costs", "Quality against cost", _figure(comparison, "costs", "Quality against cost", on_failure)),
         _section("where", "Where they differ", _analysis(comparison)),
-        _table_section("runs", runs_table(comparison)),
+        _table_section("runs", tables.runs_table(comparison)),
     ]
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -107,11 +99,11 @@ def _section(name: str, title: str, content: str) -> str:
     return f'\n<section id="{name}"><h2>{escape(title)}</h2>{content}</section>'
 
 
-def _table_section(name: str, table: Table) -> str:
+def _table_section(name: str, table: tables.Table) -> str:
     return _section(name, table.title, (html_table(table) if table.rows else "") + _notes(table.notes))
 
 
-def _titled(table: Table) -> str:
+def _titled(table: tables.Table) -> str:
     return f"<h3>{escape(table.title)}</h3>{html_table(table) if table.rows else ''}{_notes(table.notes)}"
 
 
@@ -147,7 +139,7 @@ def _analysis(comparison: ComparisonResult) -> str:
         return "<p>No metric here needs outputs, so nothing was decoded that could differ.</p>"
     note = representatives_note(comparison)
     parts = [_notes([note])] if note else []
-    parts += [_titled(table) for table in analysis_tables(comparison)]
+    parts += [_titled(table) for table in tables.analysis_tables(comparison)]
     parts += [
         _contrast(comparison, contrast, unfolded=len(comparison.others) == 1) for contrast in comparison.where.contrasts
     ]
@@ -162,7 +154,7 @@ def _contrast(comparison: ComparisonResult, contrast: Contrast, *, unfolded: boo
             title = f"Sentences where {contrast.system} {what} most ({comparison.where.sentence_metric})"
             shown = "".join(_sentence(each, baseline, contrast.system) for each in changed)
             parts.append(f"<h3>{escape(title)}</h3>{shown}")
-    for make in (ngram_table, word_table):
+    for make in (tables.ngram_table, tables.word_table):
         pair = [make(comparison, contrast, ahead=ahead) for ahead in (True, False)]
         shown = "".join(f"<div>{_titled(table)}</div>" for table in pair if table.rows)
         parts.append(f'<div class="pair">{shown}</div>' if shown else "")

@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len  # East Asian characters are two columns wide, combining marks none
 
+from sightline.comparison import tables
 from sightline.comparison.renderers import fits, plain_lines, rich_table
 from sightline.comparison.results import ComparisonResult, Contrast
 from sightline.comparison.summary import conclusions, footnotes, representatives_note
-from sightline.comparison.tables import (
-    Table,
-    analysis_tables,
-    differences_table,
-    main_table,
-    narrow_tables,
-    significance_table,
-    word_table,
-)
 from sightline.evaluation.contrasts import ChangedSentence
 from sightline.evaluation.word_differences import Segment, word_differences
 
@@ -44,7 +36,7 @@ class Block:
     """A heading with a table, lines, or both."""
 
     title: str
-    table: Table | None
+    table: tables.Table | None
     lines: Sequence[str | Marked]
 
 
@@ -90,32 +82,32 @@ def _wdiff(line: Marked) -> str:
 def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Block]:
     """Everything to print, in tables that fit the width if possible."""
     notes = ["", *footnotes(comparison)]
-    whole = main_table(comparison)
+    whole = tables.main_table(comparison)
     yield Block(whole.title, None, conclusions(comparison))
     if fits(whole, width):
         yield Block("Quality and cost", whole, notes)
     else:
-        *qualities, cost = narrow_tables(comparison)
+        *qualities, cost = tables.narrow_tables(comparison)
         for table in qualities:
             yield _block(table)
         yield Block(cost.title, cost, notes)
-    yield _block(significance_table(comparison))
+    yield _block(tables.significance_table(comparison))
     yield _differences(comparison, width)
     if note := representatives_note(comparison):
         yield Block("Where they differ", None, [note])
-    for table in analysis_tables(comparison):
+    for table in tables.analysis_tables(comparison):
         yield _block(table if fits(table, width) else table.transposed())
     if comparison.where.contrasts:
         yield from _contrast(comparison, _shown_contrast(comparison))
 
 
-def _block(table: Table) -> Block:
+def _block(table: tables.Table) -> Block:
     return Block(table.title, table if table.rows else None, table.notes)
 
 
 def _differences(comparison: ComparisonResult, width: int | None) -> Block:
     """The recipe differences as a table or, if that is too wide, key by key."""
-    table = differences_table(comparison)
+    table = tables.differences_table(comparison)
     if not table.rows or fits(table, width):
         return _block(table)
     names = _aligned([column.title for column in table.columns[1:]])
@@ -145,7 +137,7 @@ def _contrast(comparison: ComparisonResult, contrast: Contrast) -> Iterator[Bloc
             lines = [line for each in changed[:_SENTENCES] for line in _sentence(comparison, contrast, each)]
             yield Block(f"Where {contrast.system} {what} most on {comparison.baseline.name} ({metric})", None, lines)
     for ahead in (True, False):
-        table = word_table(comparison, contrast, ahead=ahead, most=_WORDS)
+        table = tables.word_table(comparison, contrast, ahead=ahead, most=_WORDS)
         if table.rows:
             yield _block(table)
     if not contrast.differs:
