@@ -78,28 +78,28 @@ def _draw_panels(figure: Figure, heads: Sequence[Head], title: str | None) -> No
     by_kind = [own for kind in KINDS if (own := [head for head in heads if head.kind == kind])]
     groups = [_group(own, _TALLEST / len(by_kind)) for own in by_kind]
     tops = list(accumulate((group.above + _HEADING + group.height + _BELOW for group in groups), initial=0.0))
-    total = max(group.width for group in groups), tops[-1] - groups[0].above - _HEADING - _BELOW
-    figure.set_size_inches(*total)
+    width, height = max(group.width for group in groups), tops[-1] - groups[0].above - _HEADING - _BELOW
+    figure.set_size_inches(width, height)
     peak = max(1.0, *(float(abs(head.weights).max(initial=0.0)) for head in heads))
     image = None
     for group, top in zip(groups, tops, strict=False):
-        start = total[1] - (top - groups[0].above - _HEADING) - group.above - _HEADING  # of the panels, from below
+        start = height - top + groups[0].above - group.above  # top of the panels, from the bottom of the figure
         paths, numbers = group.paths, group.numbers
         for head in group.heads:
             row, column = paths.index(head.path), numbers.index(head.number)
             left, bottom = column * (group.wide + _GAP), start - group.high - row * (group.high + _GAP)
-            place = (left / total[0], bottom / total[1], group.wide / total[0], group.high / total[1])
-            axes = figure.add_axes(place)
+            axes = figure.add_axes((left / width, bottom / height, group.wide / width, group.high / height))
             image = _heat_map(axes, head, peak)
             leftmost = min(each.number for each in group.heads if each.path == head.path)
             _label(axes, head, across=row == 0, down=head.number == leftmost, size=(group.wide, group.high))
         heading = KINDS[group.heads[0].kind] + (": " + title if title and group is groups[0] else "")
-        text = heading_lines(heading, max(40, round(total[0] * 11)))
+        text = heading_lines(heading, max(40, round(width * 11)))
         text += f"\n{_ROWS[group.heads[0].kind]}{_unnamed(group)}"
-        at = (start + group.above) / total[1]
-        figure.text(0, at, text, ha="left", va="bottom", fontsize=10, fontweight="bold")
+        figure.text(0, (start + group.above) / height, text, ha="left", va="bottom", fontsize=10, fontweight="bold")
     assert image is not None
-    _colour_bar(figure, image, total)
+    bar = min(2.4, height)
+    place = figure.add_axes((1 + 0.2 / width, 1 - bar / height, 0.13 / width, bar / height))
+    colour_bar(figure, image, place, "attention", size=7)
 
 
 def _group(heads: list[Head], tallest: float) -> _Group:
@@ -164,12 +164,6 @@ def _above(head: Head, room: float) -> float:
     places = _chosen(len(head.keys), room)
     longest = max((breadth(_caption(head.keys[place])) for place in places), default=0)
     return 0.2 + longest * 0.085
-
-
-def _colour_bar(figure: Figure, image: AxesImage, total: tuple[float, float]) -> None:
-    across, tall = 0.13 / total[0], min(2.4, total[1]) / total[1]
-    place = figure.add_axes((1 + 0.2 / total[0], 1 - tall, across, tall))
-    colour_bar(figure, image, place, "attention", size=7)
 
 
 def _caption(token: str) -> str:

@@ -176,17 +176,17 @@ def _checked(recipe_name: str, requested: Sequence[Combination]) -> list[tuple[C
         except ValueError as error:
             problems.setdefault(str(error), []).append(combination)
     if problems:
-        lines = [_problem_line(problem, where, len(requested)) for problem, where in problems.items()]
+        lines = [_problem_line(problem, failed, len(requested)) for problem, failed in problems.items()]
         more = [f"and {plural(len(lines) - _SHOWN, 'more problem')}"] if len(lines) > _SHOWN else []
         raise SweepError("\n".join([*lines[:_SHOWN], *more]))
     return resolved
 
 
-def _problem_line(problem: str, where: Sequence[Combination], count: int) -> str:
-    if len(where) == count > 1:
+def _problem_line(problem: str, failed: Sequence[Combination], count: int) -> str:
+    if len(failed) == count > 1:
         return f"in every combination: {problem}"
-    more = f" (and {len(where) - 1} more)" if len(where) > 1 else ""
-    return f"combination {where[0]}{more}: {problem}"
+    more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+    return f"combination {failed[0]}{more}: {problem}"
 
 
 def _distinct(resolved: Sequence[tuple[Combination, Recipe]]) -> tuple[dict[Combination, Recipe], list[str]]:

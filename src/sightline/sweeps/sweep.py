@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 from sightline.files import open_growing
 from sightline.run_folder import RunError, lock_run
@@ -53,14 +53,6 @@ class Job:
             self.state = "done"
 
 
-class Board(Protocol):
-    """A display of a running sweep."""
-
-    def changed(self, job: Job) -> None: ...
-    def tick(self) -> None: ...
-    def note(self, text: str) -> None: ...
-
-
 def train_command(run: SweepRun) -> list[str]:
     """The command that trains or resumes a run."""
     resume = ["--resume"] if (run.folder / "recipe.yaml").exists() else []
@@ -74,7 +66,7 @@ class Pool:
 
     at_once: int
     command: Command
-    board: Board
+    board: PlainBoard | LiveBoard
 
     def work(self, jobs: Sequence[Job], stop: threading.Event) -> None:
         """Run all waiting jobs; once `stop` is set, start no more and interrupt running ones, which then save."""
