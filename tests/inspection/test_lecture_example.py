@@ -9,7 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.inspection.lecture_example import SOURCE, TARGET, lecture_model, lecture_trace
+from sightline.inspection.tracing import LECTURE_SOURCE as SOURCE
+from sightline.inspection.tracing import LECTURE_TARGET as TARGET
+from sightline.inspection.tracing import lecture_model, lecture_trace
 
 GOLDEN = Path(__file__).parent / "lecture_example.json"  # every matrix, to four digits; written once, read by a person
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.inspection.lecture_example import lecture_trace
+from sightline.inspection.tracing import lecture_trace
 from sightline.inspection.views import Subject
 from sightline.models.build import build_model
 from sightline.recipe import Recipe, Sampling

@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 from traced_models import bodies, traced
 
-from sightline.inspection.arithmetic import recompute
+from sightline.inspection.operations import recompute
 from sightline.inspection.recorder import record, record_arithmetic
 from sightline.inspection.trace import Record, Ref, Trace, references
 from sightline.layers.layout import Padded

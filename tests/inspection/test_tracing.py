@@ -18,10 +18,10 @@ import yaml
 import sightline
 import task_runs
 from sightline.decoding.scoring import log_probabilities
-from sightline.inspection.arithmetic import recompute
 from sightline.inspection.numpy_script import export_script
+from sightline.inspection.operations import recompute
 from sightline.inspection.trace import Trace, layer_of
-from sightline.inspection.tracing import _unknown_shown
+from sightline.inspection.tracing import _show_unknown
 from sightline.inspection.views import (
     Subject,
     experts_view,
@@ -139,7 +139,7 @@ def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> N
     recipe = SimpleNamespace(task_spec=task_spec("seq2seq"), model=SimpleNamespace(encoder="one"))
     asked: Any = SimpleNamespace(recipe=recipe, vocabulary=Vocabulary(source, target, shared=False))
     about = {"source_tokens": ["ein", "<unk>"], "given_tokens": ["<s>", "a", "<unk>"], "target_tokens": ["a", "<unk>"]}
-    assert _unknown_shown(asked, about, "ein dog", "a Hund") == {
+    assert _show_unknown(asked, about, "ein dog", "a Hund") == {
         "source_tokens": ["ein", "<unk dog>"],
         "given_tokens": ["<s>", "a", "<unk Hund>"],
         "target_tokens": ["a", "<unk Hund>"],

@@ -14,9 +14,9 @@ from traced_models import bodies, traced
 
 from sightline.inspection.cells import number
 from sightline.inspection.formulas import latex
-from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Record, Trace
+from sightline.inspection.tracing import lecture_trace
 from sightline.inspection.walkthrough import Walkthrough, render_values
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Dot

@@ -9,10 +9,8 @@ from typing import Any
 
 import torch
 
-from sightline.inspection.axes import BATCH, SOURCE, TARGET
-from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Trace
-from sightline.layers.layout import Padded
+from sightline.inspection.tracing import trace_pair
 
 # by its path: every folder's conftest.py is called `conftest`
 _spec = importlib.util.spec_from_file_location("model_bodies", Path(__file__).parent.parent / "conftest.py")
@@ -23,11 +21,4 @@ _spec.loader.exec_module(bodies)
 
 def traced(model: Any, source: Sequence[int] = (5, 6, 7, 3), target: Sequence[int] = (9, 4, 3)) -> Trace:
     """A sequence-to-sequence model over one pair, up to the loss."""
-    read, given = torch.tensor([list(source)]), torch.tensor([[2, *target[:-1]]])
-    with record_arithmetic(model) as recorder:
-        model = recorder.model
-        recorder.give("source.tokens", read, axes=(BATCH, SOURCE))
-        recorder.give("target.tokens", given, axes=(BATCH, TARGET))
-        features, _ = model.advance(given, model.begin(model.encode(read, Padded.of([len(source)]))))
-        recorder.end(model.logits(features), torch.tensor([list(target)]))
-    return recorder.finish()
+    return trace_pair(model, source, target, torch.device("cpu"), ("", ""))

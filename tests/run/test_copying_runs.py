@@ -16,7 +16,7 @@ from sightline.cli.app import app
 from sightline.data.locate import load_run_recipe
 from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.alignment import align_outputs
-from sightline.inspection.arithmetic import recompute
+from sightline.inspection.operations import recompute
 from sightline.recipe.loading import RecipeError
 from sightline.run import Run
 from sightline.run_folder import RunError

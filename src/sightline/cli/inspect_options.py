@@ -86,16 +86,16 @@ def on_text(options: str, *, printed: bool = False) -> Callable[[View], Callable
 
 def subject_of(run: str, words: Sequence[str] | None, target: str | None, device: str, **focus: Any) -> Subject:
     """The run with overrides, and the text to inspect."""
-    from sightline.inspection.lecture_example import NAME, lecture_trace
+    from sightline.inspection.tracing import LECTURE, lecture_trace
     from sightline.inspection.views import Subject
     from sightline.run import Run
 
     texts, overrides = split_overrides(words or ())
     if texts[1:]:
         raise ValueError(f"unexpected argument {texts[1]!r}: give one text, in quotes, and overrides as key=value")
-    if run == NAME:
+    if run == LECTURE:
         if texts or overrides or target is not None:
-            raise ValueError(f"{NAME} has a text and a target of its own; leave yours out, or give a run folder")
+            raise ValueError(f"{LECTURE} has a text and a target of its own; leave yours out, or give a run folder")
         return Subject(name=run, recorded=lecture_trace(), **focus)
     if not texts:
         raise ValueError('give a text to look at: sightline inspect RUN "text"')

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from sightline.inspection.numpy_functions import expert
+
 Index = tuple[int, ...]
 MOST_TERMS = 12  # of a sum; the rest is added up
 
@@ -220,9 +222,7 @@ def states_before(at: Cell) -> str:
 
 
 def mixture_of_experts(at: Cell) -> str:
-    """Gates and the outputs of the experts that the token was sent to."""
-    from sightline.inspection.operations import expert
-
+    """Σ gate · output of the experts that the token was routed to."""
     given = at.arguments
     x, gates = given["x"][at.index[:-1]], given["gates"][at.index[:-1]]
     first, second = (given[name].reshape(len(gates), -1) for name in ("widen_bias", "narrow_bias"))

@@ -1,4 +1,4 @@
-"""Which operation of operations.py each PyTorch kernel is, and what its arguments are called there."""
+"""Translate calls of PyTorch kernels to operations of operations.py."""
 
 from __future__ import annotations
 
@@ -8,94 +8,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sightline.inspection.operations import KERNELS
+
 Call = tuple[str, dict[str, Any]]  # an operation and its arguments
 
-_PLAIN: dict[str, tuple[str, dict[str, str]]] = {  # kernel → operation, and the kernel's names of its arguments
-    "aten::mm": ("matmul", {"a": "self", "b": "mat2"}),
-    "aten::bmm": ("matmul", {"a": "self", "b": "mat2"}),
-    "aten::mv": ("matmul", {"a": "self", "b": "vec"}),
-    "aten::matmul": ("matmul", {"a": "self", "b": "other"}),
-    "aten::linear": ("linear", {"x": "input", "weight": "weight", "bias": "bias"}),
-    "aten::embedding": ("embedding", {"weight": "weight", "tokens": "indices"}),
-    "aten::add": ("add", {"a": "self", "b": "other", "alpha": "alpha"}),
-    "aten::sub": ("subtract", {"a": "self", "b": "other", "alpha": "alpha"}),
-    "aten::rsub": ("subtract", {"a": "other", "b": "self", "alpha": "alpha"}),
-    "aten::mul": ("multiply", {"a": "self", "b": "other"}),
-    "aten::div": ("divide", {"a": "self", "b": "other"}),
-    "aten::pow": ("power", {"a": "self", "b": "exponent"}),
-    "aten::where": ("where", {"condition": "condition", "a": "self", "b": "other"}),
-    "aten::masked_fill": ("masked_fill", {"x": "self", "mask": "mask", "value": "value"}),
-    "aten::lt": ("less", {"a": "self", "b": "other"}),
-    "aten::gt": ("less", {"a": "other", "b": "self"}),
-    "aten::le": ("less_equal", {"a": "self", "b": "other"}),
-    "aten::ge": ("less_equal", {"a": "other", "b": "self"}),
-    "aten::eq": ("equal", {"a": "self", "b": "other"}),
-    "aten::ne": ("not_equal", {"a": "self", "b": "other"}),
-    "aten::bitwise_and": ("logical_and", {"a": "self", "b": "other"}),
-    "aten::__and__": ("logical_and", {"a": "self", "b": "other"}),
-    "aten::logical_and": ("logical_and", {"a": "self", "b": "other"}),
-    "aten::tril": ("tril", {"x": "self", "diagonal": "diagonal"}),
-    "aten::clamp": ("clip", {"x": "self", "low": "min", "high": "max"}),
-    "aten::clamp_min": ("clip", {"x": "self", "low": "min"}),
-    "aten::gather": ("gather", {"x": "self", "axis": "dim", "index": "index"}),
-    "aten::index_select": ("take", {"x": "self", "axis": "dim", "index": "index"}),
-    "aten::index_copy": ("index_copy", {"x": "self", "axis": "dim", "index": "index", "source": "source"}),
-    "aten::index": ("index", {"x": "self", "indices": "indices"}),
-    "aten::stack": ("stack", {"parts": "tensors", "axis": "dim"}),
-    "aten::flip": ("flip", {"x": "self", "axes": "dims"}),
-    "aten::repeat": ("tile", {"x": "self", "times": "repeats"}),
-    "aten::softmax": ("softmax", {"x": "self", "axis": "dim"}),
-    "aten::_softmax": ("softmax", {"x": "self", "axis": "dim"}),
-    "aten::_safe_softmax": ("softmax", {"x": "self", "axis": "dim"}),
-    "aten::log_softmax": ("log_softmax", {"x": "self", "axis": "dim"}),
-    "aten::_log_softmax": ("log_softmax", {"x": "self", "axis": "dim"}),
-    "aten::layer_norm": ("layer_norm", {"x": "input", "gain": "weight", "bias": "bias", "epsilon": "eps"}),
-    "aten::native_layer_norm": ("layer_norm", {"x": "input", "gain": "weight", "bias": "bias", "epsilon": "eps"}),
-    "aten::rms_norm": ("rms_norm", {"x": "input", "gain": "weight", "epsilon": "eps"}),
-    "aten::mean": ("mean", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::sum": ("sum", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::amax": ("max", {"x": "self", "axes": "dim", "keep": "keepdim"}),
-    "aten::minimum": ("minimum", {"a": "self", "b": "other"}),
-    "aten::maximum": ("maximum", {"a": "self", "b": "other"}),
-    "aten::glu": ("glu", {"x": "self", "axis": "dim"}),
-    "aten::unfold": ("sliding_windows", {"x": "self", "axis": "dimension", "size": "size", "step": "step"}),
-}
-_OF_ONE = {  # kernels of one tensor: kernel → operation
-    "same": ("alias", "clone", "contiguous", "detach", "dropout"),
-    "ceil": ("ceil",),
-    "floor": ("floor",),
-    "negative": ("neg",),
-    "abs": ("abs",),
-    "exp": ("exp",),
-    "log": ("log",),
-    "sqrt": ("sqrt",),
-    "rsqrt": ("rsqrt",),
-    "sin": ("sin",),
-    "cos": ("cos",),
-    "tanh": ("tanh",),
-    "sigmoid": ("sigmoid",),
-    "relu": ("relu",),
-    "silu": ("silu",),
-    "logical_not": ("bitwise_not", "logical_not"),
-}
-_PLAIN |= {f"aten::{kernel}": (name, {"x": "self"}) for name, kernels in _OF_ONE.items() for kernel in kernels}
-_PLAIN["aten::dropout"] = ("same", {"x": "input"})  # nothing is dropped outside training
-
-_RESHAPES = ("view", "_unsafe_view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
-_FROM_NOTHING = (
-    "lift_fresh",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_empty",
-    "zeros_like",
-    "ones_like",
-    "full_like",
-    "empty_like",
+FROM_NOTHING = frozenset(  # kernels that take only the size or the type of a tensor
+    f"aten::{kernel}"
+    for kernel in (
+        *("lift_fresh", "new_zeros", "new_ones", "new_full", "new_empty"),
+        *("zeros_like", "ones_like", "full_like", "empty_like"),
+    )
 )
-FROM_NOTHING = frozenset(f"aten::{kernel}" for kernel in _FROM_NOTHING)  # a tensor says only how large, or of what type
 
 Arguments = Mapping[str, Any]
+Translator = Callable[[Arguments, Tensor, int], Call | None]  # of arguments, a result, and its number among several
 
 
 def _axis(axis: int, result: Tensor) -> int:
@@ -117,16 +43,15 @@ def _concatenated(given: Arguments, result: Tensor, number: int) -> Call:
     return "concatenate", {"parts": tensors, "axis": given["dim"]}
 
 
-def _reshaped(given: Arguments, result: Tensor, number: int) -> Call:
-    if given["self"].tensor.shape == result.shape:
-        return "same", {"x": given["self"]}
-    return "reshape", {"x": given["self"], "shape": list(result.shape)}
+def _to_shape(operation: str) -> Translator:
+    """An operation that gives x the shape of the result."""
 
+    def translate(given: Arguments, result: Tensor, number: int) -> Call:
+        if given["self"].tensor.shape == result.shape:
+            return "same", {"x": given["self"]}
+        return operation, {"x": given["self"], "shape": list(result.shape)}
 
-def _broadcast(given: Arguments, result: Tensor, number: int) -> Call:
-    if given["self"].tensor.shape == result.shape:
-        return "same", {"x": given["self"]}
-    return "broadcast", {"x": given["self"], "shape": list(result.shape)}
+    return translate
 
 
 def _slice(given: Arguments, result: Tensor, number: int) -> Call:
@@ -140,13 +65,13 @@ def _slice(given: Arguments, result: Tensor, number: int) -> Call:
 
 
 def _picked(given: Arguments, result: Tensor, number: int) -> Call:
-    """What `select` takes, or one of all that `unbind` gives."""
+    """The result of `select`, or one of the results of `unbind`."""
     axis = given["dim"] % (result.dim() + 1)
     return "select", {"x": given["self"], "axis": axis, "index": given.get("index", number)}
 
 
 def _part(given: Arguments, result: Tensor, number: int) -> Call:
-    """One of the tensors that `chunk` and `split` give; all but the last are alike, or of given sizes."""
+    """One of the results of `chunk` and `split`."""
     axis, sizes = _axis(given["dim"], result), given.get("split_sizes") or given.get("split_size")
     if isinstance(sizes, list | tuple):
         start = sum(sizes[:number])
@@ -162,8 +87,8 @@ def _part(given: Arguments, result: Tensor, number: int) -> Call:
 def _addmm(given: Arguments, result: Tensor, number: int) -> Call | None:
     if given["alpha"] != 1 or given["beta"] != 1:
         return None
-    turned = {"axes": (1, 0), "x": given["mat2"]}
-    return "linear", {"x": given["mat1"], "weight": ("transpose", turned), "bias": given["self"]}
+    weight = ("transpose", {"axes": (1, 0), "x": given["mat2"]})
+    return "linear", {"x": given["mat1"], "weight": weight, "bias": given["self"]}
 
 
 def _onednn_linear(given: Arguments, result: Tensor, number: int) -> Call | None:
@@ -197,9 +122,14 @@ def _convolution(given: Arguments, result: Tensor, number: int) -> Call | None:
     padding = given["padding"]
     if result.dim() != 3 or given["groups"] != 1 or given.get("transposed") or isinstance(padding, str):
         return None
-    names = {"x": "input", "weight": "weight", "bias": "bias"}
-    sizes = {"stride": given["stride"][0], "padding": padding[0], "dilation": given["dilation"][0]}
-    return "conv1d", {**{ours: given[theirs] for ours, theirs in names.items()}, **sizes}
+    return "conv1d", {
+        "x": given["input"],
+        "weight": given["weight"],
+        "bias": given["bias"],
+        "stride": given["stride"][0],
+        "padding": padding[0],
+        "dilation": given["dilation"][0],
+    }
 
 
 def _padded(given: Arguments, result: Tensor, number: int) -> Call | None:
@@ -213,7 +143,7 @@ def _padded(given: Arguments, result: Tensor, number: int) -> Call | None:
     return "pad", {"x": given["self"], "widths": widths, "value": given.get("value") or 0.0}
 
 
-def _length(given: Arguments, result: Tensor, number: int) -> Call | None:
+def _vector_norm(given: Arguments, result: Tensor, number: int) -> Call | None:
     if given["ord"] != 2:
         return None
     return "norm", {"x": given["self"], "axes": given["dim"], "keep": given["keepdim"]}
@@ -229,7 +159,7 @@ def _repeated(given: Arguments, result: Tensor, number: int) -> Call | None:
     return "repeat", {"x": given["self"], "times": given["repeats"], "axis": given["dim"]}
 
 
-Translator = Callable[[Arguments, Tensor, int], Call | None]
+_RESHAPES = ("view", "_unsafe_view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
 _TRANSLATED: dict[str, Translator] = {
     "aten::t": _transposed,
     "aten::mT": _transposed,
@@ -238,8 +168,8 @@ _TRANSLATED: dict[str, Translator] = {
         "transpose",
         {"x": given["self"], "axes": [axis % result.dim() for axis in given["dims"]]},
     ),
-    "aten::expand": _broadcast,
-    "aten::expand_as": _broadcast,
+    "aten::expand": _to_shape("broadcast"),
+    "aten::expand_as": _to_shape("broadcast"),
     "aten::cat": _concatenated,
     "aten::slice": _slice,
     "aten::select": _picked,
@@ -258,9 +188,9 @@ _TRANSLATED: dict[str, Translator] = {
     "aten::constant_pad_nd": _padded,
     "aten::pad": _padded,
     "aten::gelu": _gelu,
-    "aten::linalg_vector_norm": _length,
+    "aten::linalg_vector_norm": _vector_norm,
     "aten::repeat_interleave": _repeated,
-    **{f"aten::{kernel}": _reshaped for kernel in _RESHAPES},
+    **dict.fromkeys((f"aten::{kernel}" for kernel in _RESHAPES), _to_shape("reshape")),
 }
 
 
@@ -271,9 +201,9 @@ def to_operation(kernel: str, given: Arguments, result: Tensor, number: int) -> 
     """
     if kernel in _TRANSLATED:
         return _TRANSLATED[kernel](given, result, number)
-    if kernel not in _PLAIN or number:
+    if kernel not in KERNELS or number:
         return None
-    name, names = _PLAIN[kernel]
+    name, names = KERNELS[kernel]
     arguments = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
     if name in ("softmax", "log_softmax") and _axis(arguments["axis"], result) == result.dim() - 1:
         del arguments["axis"]  # the last one

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from sightline.files import atomic_folder, write_atomically
-from sightline.inspection.operations import FUNCTIONS, OPERATIONS
-from sightline.inspection.recorder import numpy_value
-from sightline.inspection.trace import GIVEN, Record, Ref, Trace, references
+from sightline.inspection.numpy_functions import FUNCTIONS
+from sightline.inspection.operations import OPERATIONS
+from sightline.inspection.trace import GIVEN, Record, Ref, Trace, numpy_value, references
 
 SCRIPT = "script.py"
 # float32, summed in another order, a network deep; what is compared has been recomputed all the way from the tokens

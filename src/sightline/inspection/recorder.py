@@ -29,7 +29,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sightline.inspection.axes import BATCH, FEATURES, VOCABULARY, Axes, Call, Labelled, Operand
 from sightline.inspection.kernels import FROM_NOTHING, to_operation
 from sightline.inspection.operations import OPERATIONS, moved_from
-from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, references
+from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, numpy_value, references
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.linear import shallow_copy
 from sightline.layers.tap import Tapped, on_taps
@@ -364,9 +364,3 @@ class _Unnamed:
         key = f"{self.key}~{self.count}"
         self.recorder.add_unnamed(key, tensor, operation, arguments, note)
         return key
-
-
-def numpy_value(tensor: Tensor) -> Any:
-    """A tensor for NumPy: half precision is widened."""
-    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-    return wide.detach().cpu().numpy()

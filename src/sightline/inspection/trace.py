@@ -1,12 +1,12 @@
-"""What a model computed in one forward pass: a record for each named tensor, in the order they were made.
+"""Traces: a record of each named tensor of a forward pass, in order of computation.
 
     trace = run.trace("Ein Hund bellt.")
     trace["decoder.layers.2.cross_attention.weights"]        # a tensor
     trace.find("decoder.2.cross_attention.weights")          # its record: formula, inputs, operation, axes
     trace.save("traces/hund"); Trace.load("traces/hund")
 
-Walkthrough, arithmetic, NumPy script, attention views, alignments, report and page read these records; none of them
-reaches into a model. recorder.py makes them.
+Walkthrough, NumPy script, attention views, alignments, report and page read these records and never the model;
+recorder.py makes them.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ class Ref:
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis of a tensor stands for.
+    """The meaning of a tensor's axis.
 
-    `kind` is batch, source, target, predicted, vocabulary, heads, experts or features; "" where nothing is known.
-    `places` says which of the tokens (words of the vocabulary) each entry is, −1 for padding; () for all in order.
+    `kind` is batch, source, target, predicted, vocabulary, heads, experts or features; "" if unknown. `places` are the
+    positions of its entries among the tokens (or in the vocabulary), −1 for padding; () for all in order.
     """
 
     kind: str = ""
     places: tuple[int, ...] = ()
 
     def place(self, entry: int) -> int:
-        """Which token an entry is."""
+        """The position of the token at an entry."""
         return self.places[entry] if self.places else entry
 
 
@@ -81,16 +81,15 @@ class Record:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     axes: tuple[Axis, ...] = ()
     key: str = ""
-    token: int | None = None  # the target token it belongs to, of a decoder that runs token by token
+    token: int | None = None  # its target token, in a decoder that runs token by token
     note: str = ""
     unnamed: bool = False
-    strides: tuple[int, ...] = ()  # of a sampled tensor: it has every so-many-th number of each axis
-    whole: tuple[int, ...] = ()  # of a sampled tensor: the shape it had
-    grad: Tensor | None = None  # ∂loss/∂tensor, where a backward pass was recorded
+    strides: tuple[int, ...] = ()  # step of each axis of a sampled tensor
+    whole: tuple[int, ...] = ()  # shape of a sampled tensor before sampling
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the tensor, before it was sampled."""
+        """The shape of the tensor before sampling."""
         return self.whole or tuple(self.tensor.shape)
 
     def __repr__(self) -> str:
@@ -103,13 +102,13 @@ class Record:
 
     @property
     def alias(self) -> bool:
-        """Whether it is another name for a named record before it."""
+        """True if it is another name of an earlier named record."""
         same_as = self.arguments.get("x")
         return self.operation == "same" and isinstance(same_as, Ref) and "~" not in same_as.name
 
     @property
     def path(self) -> str:
-        """The part of the model it belongs to: `decoder.layers.2.cross_attention`."""
+        """Its part of the model: `decoder.layers.2.cross_attention`."""
         return self.name.rpartition(".")[0]
 
     @property
@@ -119,11 +118,11 @@ class Record:
 
     @property
     def layer(self) -> int | None:
-        """The number of the layer that it belongs to, if to one."""
+        """Its layer, if any."""
         return layer_of(self.name)
 
     def kinds(self) -> tuple[str, ...]:
-        """What each axis stands for."""
+        """The kind of each axis."""
         return tuple(axis.kind for axis in self.axes)
 
     def axis(self, kind: str) -> int | None:
@@ -131,7 +130,7 @@ class Record:
         return self.kinds().index(kind) if kind in self.kinds() else None
 
     def sampled(self, numbers: int) -> Record:
-        """With at most about so many numbers: the longest axes are thinned evenly, and a note says so."""
+        """Reduce to about `numbers` numbers: evenly spaced entries of the longest axes, with a note."""
         strides, shape = [1] * self.tensor.dim(), list(self.tensor.shape)
         while shape and torch.Size(shape).numel() > numbers:
             axis = max(range(len(shape)), key=shape.__getitem__)
@@ -147,30 +146,33 @@ class Record:
 
 
 def layer_of(name: str) -> int | None:
-    """The number of the layer in a name, if there is one."""
+    """The layer in a name, if any."""
     match = _LAYER.search(name)
     return int(match[1]) if match else None
 
 
 def references(value: Any) -> Iterator[str]:
-    """The names that an argument, or each of several, refers to."""
+    """The names that an argument, or any of its parts, refers to."""
     if isinstance(value, Ref):
         yield value.name
-    elif isinstance(value, Mapping):
-        for part in value.values():
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from references(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from references(part)
+
+
+def numpy_value(tensor: Tensor) -> Any:
+    """A tensor for NumPy: half precision is widened."""
+    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    return wide.detach().cpu().numpy()
 
 
 @dataclass(repr=False)
 class Trace:
-    """The records of one pass, and the weights that they refer to."""
+    """The records of one pass and the weights they refer to."""
 
     records: list[Record] = field(default_factory=list)  # unnamed ones too
     weights: dict[str, Tensor] = field(default_factory=dict)
-    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens: what tracing.py puts there
+    about: dict[str, Any] = field(default_factory=dict)  # text, output, tokens, ... (tracing.py)
 
     @property
     def named(self) -> list[Record]:
@@ -190,7 +192,7 @@ class Trace:
 
     @property
     def has_arithmetic(self) -> bool:
-        """Whether operations were recorded, so that it can be recomputed."""
+        """True if operations were recorded, so that it can be recomputed."""
         return any(record.operation for record in self.records)
 
     def find(self, name: str) -> Record:
@@ -200,17 +202,14 @@ class Trace:
             for record in reversed(named):
                 if spelled(name) in (spelled(record.name), spelled(record.key)):
                     return record
-        near = ", ".join(self._near(name)) or "nothing at all"
+        last = name.rpartition(".")[2]
+        similar = get_close_matches(name, self.names, n=6, cutoff=0.6)
+        similar += [other for other in self.names if other.rpartition(".")[2] == last]
+        near = ", ".join(list(dict.fromkeys(similar))[:8] or self.names[:8]) or "nothing at all"
         raise KeyError(f"nothing named {name!r} was recorded; there is {near}")
 
-    def _near(self, name: str) -> list[str]:
-        close = get_close_matches(name, self.names, n=6, cutoff=0.6)
-        last = name.rsplit(".", 1)[-1]
-        alike = [known for known in self.names if known.rsplit(".", 1)[-1] == last]
-        return list(dict.fromkeys([*close, *alike]))[:8] or self.names[:8]
-
     def all(self, name: str) -> list[Tensor]:
-        """Every tensor of that name, first to last."""
+        """All tensors of that name, first to last."""
         return [record.tensor for record in self.named if record.name == name] or [self.find(name).tensor]
 
     def __getitem__(self, name: str) -> Tensor:
@@ -221,13 +220,13 @@ class Trace:
         return any(name in (record.name, record.key) for record in self.named)
 
     def under(self, prefix: str) -> Trace:
-        """The records of one part of the model, e.g. `decoder.layers.2`; what they refer to may lie outside."""
+        """The named records of one part of the model, e.g. `decoder.layers.2`."""
         short = _short(prefix)
         kept = [r for r in self.named if r.name.startswith(prefix + ".") or _short(r.name).startswith(short + ".")]
         return Trace(kept, {}, self.about)
 
     def sampled(self, numbers: int = 100_000) -> Trace:
-        """Tensors with more numbers than that thinned out, each with a note; what is needed to recompute stays."""
+        """Sample tensors with more numbers, with a note; inputs stay whole, as recomputing needs them."""
         thin = [
             record if record.unnamed or record.operation == GIVEN else record.sampled(numbers)
             for record in self.records
@@ -237,11 +236,8 @@ class Trace:
     # --- labels -------------------------------------------------------------------------------------------------------
 
     def labels(self, axis: Axis, size: int, *, predicting: bool = False) -> list[str] | None:
-        """The names of the entries of an axis, where they have some.
-
-        `predicting`: tokens with what is predicted from them, "dog → predicts runs".
-        """
-        if axis.kind == "heads" or axis.kind == "experts":
+        """The names of an axis's entries, if any; `predicting`: with predictions, as "dog → predicts runs"."""
+        if axis.kind in ("heads", "experts"):
             return [f"{axis.kind.removesuffix('s')} {number}" for number in range(size)]
         names = self._predictions() if predicting and axis.kind in ("source", "target") else self._names(axis.kind)
         if names is None or not (axis.places or size == len(names)):
@@ -252,20 +248,20 @@ class Trace:
     def sides(
         self, axes: tuple[Axis, ...], shape: tuple[int, ...], token: int | None = None
     ) -> tuple[list[str] | None, list[str] | None]:
-        """The names of the rows and the columns of a tensor's matrices (its last two axes).
+        """The names of the rows and columns of a tensor's matrices (its last two axes).
 
-        Rows say what is predicted, too, where columns are words of the vocabulary or source tokens that the target
-        attends to. `token`: the target token of a decoder that runs token by token, which has no axis for it.
+        Rows include the prediction if columns are words of the vocabulary or source tokens that the target attends to.
+        `token`: the target token of a decoder that runs token by token, which has no axis for it.
         """
         if not axes or len(axes) != len(shape):
             return None, None
-        last = axes[-1].kind
         columns = self.labels(axes[-1], shape[-1])
         if len(axes) == 1:
             return None, columns
-        rows = self.labels(axes[-2], shape[-2], predicting=last in ("vocabulary", "source") and axes[-2].kind != last)
+        predicting = axes[-1].kind in ("vocabulary", "source")
+        rows = self.labels(axes[-2], shape[-2], predicting=predicting and axes[-2].kind != axes[-1].kind)
         if rows is None and token is not None and shape[-2] == 1:
-            rows = self.labels(Axis("target", (token,)), 1, predicting=last in ("vocabulary", "source"))
+            rows = self.labels(Axis("target", (token,)), 1, predicting=predicting)
         return rows, columns
 
     def _names(self, kind: str) -> Sequence[str] | None:
@@ -273,15 +269,14 @@ class Trace:
             labels = self.about.get("labels")
             spec = task_spec(self.about.get("task"))
             return [*SPECIALS, *labels] if labels is not None and spec is not None and spec.labels != "none" else labels
-        names: Sequence[str] | None
-        if kind == "predicted":
-            given, names = self.about.get("given_tokens"), self.about.get("target_tokens")
-            return names if given is None or names is None else [*given[1 : len(given) - len(names) + 1], *names]
-        names = self.about.get({"source": "source_tokens", "target": "given_tokens"}.get(kind, ""))
+        source, given, target = (self.about.get(f"{side}_tokens") for side in ("source", "given", "target"))
+        if kind == "predicted" and given is not None and target is not None:
+            return [*given[1 : len(given) - len(target) + 1], *target]
+        names: Sequence[str] | None = {"source": source, "target": given, "predicted": target}.get(kind)
         return names
 
     def _predictions(self) -> Sequence[str] | None:
-        """Each token that is read with the one predicted from it."""
+        """Each input token with the token predicted from it."""
         read, predicted = self._names("target") or self._names("source"), self._names("predicted")
         if read is None or predicted is None or len(read) != len(predicted):
             return read
@@ -296,9 +291,12 @@ class Trace:
 
     def write(self, folder: Path) -> None:
         """Write these files into an existing folder."""
-        kept = {record.key: record.tensor for record in self.records if record.tensor.numel() or not record.unnamed}
-        write_atomically(folder / TENSORS, safetensors_bytes(_own_memory(kept)))
-        write_atomically(folder / WEIGHTS, safetensors_bytes(_own_memory(self.weights)))
+        tensors = {record.key: record.tensor for record in self.records if record.tensor.numel() or not record.unnamed}
+        for name, kept in ((TENSORS, tensors), (WEIGHTS, self.weights)):  # safetensors refuses shared memory
+            own = {
+                key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in kept.items()
+            }
+            write_atomically(folder / name, safetensors_bytes(own))
         write_json(
             folder / TRACE, {"format": FORMAT, "about": self.about, "records": list(map(_to_json, self.records))}
         )
@@ -320,10 +318,10 @@ class Trace:
             )
         return Trace([_from_json(each, tensors) for each in saved["records"]], weights, saved["about"])
 
-    # --- showing ------------------------------------------------------------------------------------------------------
+    # --- display ------------------------------------------------------------------------------------------------------
 
     def text(self, width: int = 120) -> str:
-        """Every record in a line: name, formula, shape, range."""
+        """A table with a line for each record: name, formula, shape, range."""
         from sightline.inspection.walkthrough import trace_table
         from sightline.plots.terminal import plain_text
 
@@ -347,13 +345,6 @@ class Trace:
 
 def _short(name: str) -> str:
     return current_path(name).replace("layers.", "")
-
-
-def _own_memory(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """safetensors refuses tensors that share memory."""
-    return {
-        name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
 
 
 def _to_json(record: Record) -> dict[str, Any]:
@@ -399,7 +390,7 @@ def _from_json(entry: dict[str, Any], tensors: dict[str, Tensor]) -> Record:
 
 
 def to_json(value: Any) -> Any:
-    """Arguments or numbers for JSON: references and infinities have a form of their own."""
+    """Arguments or numbers for JSON, with forms for references and infinities."""
     if isinstance(value, Ref):
         return {"ref": value.name}
     if isinstance(value, dict):

@@ -1,7 +1,9 @@
-"""Trace a run on a text: what the model computed, from tokens to probabilities, for every task.
+"""Trace a run on a text: everything the model computes, from tokens to probabilities, for every task.
 
 The output is decoded as usual; then one pass over text and output is recorded, in which each output token is predicted
 from those before it. Step-by-step search computes the same numbers (tested); one pass shows them together.
+
+`lecture_trace` traces the built-in example: a Transformer small enough to follow with a pencil.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.models.ngram import CountedModel
+from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.data import MASK
+from sightline.recipe.model import ModelConfig
 from sightline.tasks.base import Task
 from sightline.terminal import plural
 from sightline.text.tokenizer import END, SPECIALS, START
 from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
-_LABELS = 200  # names of outputs are kept up to so many; a vocabulary is larger
+_LABELS = 200  # a trace keeps the names of the vocabulary up to this size
 OWN = "The output was decoded first; one pass over it was recorded, each token predicted from those before it."
+FORCED = "One pass over the given output was recorded, each token predicted from those before it."
 LABELLED = "The labels were predicted first; one pass over the text was recorded, which predicts all of them."
 FORCED_LABELS = "One pass over the text was recorded; losses are those of the given labels."
 COPYING = "The mixture is the logarithm of probabilities that sum to 1, so its softmax only undoes the logarithm."
@@ -34,7 +39,6 @@ NO_SPECIALS = (
     f"The first {len(SPECIALS)} logits are those of {', '.join(SPECIALS)}, "
     "which are no labels: the softmax leaves them out."
 )
-FORCED = "One pass over the given output was recorded, each token predicted from those before it."
 
 
 def trace_text(task: Task, text: str, target: str | None, step: int | None) -> Trace:
@@ -48,24 +52,25 @@ def trace_text(task: Task, text: str, target: str | None, step: int | None) -> T
         raise ValueError("an ensemble has no computation of its own to trace; trace its members one by one")
     if step is not None and step < 0:
         raise ValueError(f"step ({step}) counts output tokens from 0")
+    spec, forced = task.recipe.task_spec, target is not None
+    if step is not None and not spec.writes_text:
+        raise ValueError(f"step ({step}) is for models that write token by token; labels come at once; leave it out")
     trace = _tracing_function(task)(task, text, target, step)
-    forced = target is not None
-    writes = task.recipe.task_spec.writes_text
-    notes = [(FORCED if forced else OWN) if writes else (FORCED_LABELS if forced else LABELLED)]
-    notes += [f"{key}: {each.note}" for key, each in ((each.key, each) for each in trace.records) if each.note]
+    notes = [(FORCED if forced else OWN) if spec.writes_text else (FORCED_LABELS if forced else LABELLED)]
+    notes += [f"{record.key}: {record.note}" for record in trace.records if record.note]
     trace.about = {
-        "task": task.recipe.task_spec.name,
+        "task": spec.name,
         "text": text,
         "forced": forced,
         "loss": float(trace["loss"]),
         "notes": notes,
         **trace.about,
-        **_unknown_shown(task, trace.about, text, target or ""),
+        **_show_unknown(task, trace.about, text, target or ""),
     }
     return trace
 
 
-def _tracing_function(task: Task) -> Callable[[Any, str, str | None, int | None], Trace]:
+def _tracing_function(task: Task) -> Callable[[Task, str, str | None, int | None], Trace]:
     spec = task.recipe.task_spec
     if spec.writes_text:
         return _trace_translation if spec.reads_source else _trace_language
@@ -74,7 +79,7 @@ def _tracing_function(task: Task) -> Callable[[Any, str, str | None, int | None]
     return _trace_label if spec.labels == "one" else _trace_tags
 
 
-def _unknown_shown(task: Task, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
+def _show_unknown(task: Task, about: dict[str, Any], text: str, target: str) -> dict[str, list[str]]:
     """Source and target tokens in which each <unk> is shown with its text."""
     read, write = task.vocabulary.source.show_unknown, task.vocabulary.target.show_unknown
     if task.recipe.task_spec.continues_text:
@@ -87,62 +92,68 @@ def _unknown_shown(task: Task, about: dict[str, Any], text: str, target: str) ->
     return shown
 
 
-def _upto(tokens: Sequence[int], step: int | None) -> list[int]:
-    """The output tokens up to step number `step`."""
-    if step is None:
-        return list(tokens)
-    if step >= len(tokens):
+def _up_to(tokens: Sequence[int], step: int | None) -> list[int]:
+    """The output tokens up to number `step`."""
+    if step is not None and step >= len(tokens):
         raise ValueError(f"the output has {len(tokens)} tokens, its end included; there is no step {step} (from 0)")
-    return list(tokens[: step + 1])
+    return list(tokens[: None if step is None else step + 1])
 
 
-def _row(tokens: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor([list(tokens)], device=device)
+def _batch(tokens: Sequence[int], device: torch.device) -> torch.Tensor:
+    return torch.tensor([list(tokens)], device=device)  # (1, T)
 
 
-def _words(vocabulary: Any, tokens: Sequence[int]) -> list[str]:
-    return [SPECIALS[token] if token < len(SPECIALS) else vocabulary.pieces([token])[0] for token in tokens]
+def _pieces(tokenizer: Any, tokens: Sequence[int]) -> list[str]:
+    return [SPECIALS[token] if token < len(SPECIALS) else tokenizer.pieces([token])[0] for token in tokens]
 
 
 def _about(
     vocabulary: Vocabulary, source: Sequence[int], decoder_input: Sequence[int], labels: Sequence[int]
 ) -> dict[str, Any]:
     target = vocabulary.target
-    names = _words(target, range(target.size)) if target.size <= _LABELS else None
     about = {
         "output": target.decode(labels),
-        "source_tokens": _words(vocabulary.source, source),
-        "given_tokens": _words(target, decoder_input),
-        "target_tokens": _words(target, labels),
+        "source_tokens": _pieces(vocabulary.source, source),
+        "given_tokens": _pieces(target, decoder_input),
+        "target_tokens": _pieces(target, labels),
     }
-    return about if names is None else {**about, "labels": names}
+    return about if target.size > _LABELS else {**about, "labels": _pieces(target, range(target.size))}
 
 
-# --- tasks ------------------------------------------------------------------------------------------------------------
+# --- models that write ------------------------------------------------------------------------------------------------
+
+
+def trace_pair(
+    model: Any,
+    source: Sequence[int],
+    labels: Sequence[int],
+    device: torch.device,
+    formulas: tuple[str, str] = ("tokens of the source", "tokens of the output, one place later"),
+    **softmax: str,
+) -> Trace:
+    """Trace an encoder-decoder model on one pair, up to the loss; `softmax`: formula and note of its last softmax."""
+    with record_arithmetic(model) as recorder:
+        model = recorder.model
+        source_tokens = recorder.give("source.tokens", _batch(source, device), formulas[0], (BATCH, SOURCE))
+        tokens = recorder.give("target.tokens", _batch([START, *labels[:-1]], device), formulas[1], (BATCH, TARGET))
+        features, _ = model.advance(tokens, model.begin(model.encode(source_tokens, Padded.of([len(source)], device))))
+        recorder.end(model.logits(features), _batch(labels, device), **softmax)
+    return recorder.finish()
 
 
 def _trace_translation(task: Task, text: str, target: str | None, step: int | None) -> Trace:
-    vocabulary, model, device = task.vocabulary, task.model, task.device
-    (source,) = task.encode([text])
+    vocabulary = task.vocabulary
+    source = [*task.encode([text])[0], END]
     output = task.generate(text) if target is None else vocabulary.target.encode(target)
-    labels = _upto([*output, END], step)
+    labels = _up_to([*output, END], step)
+    decoder_input = [START, *labels[:-1]]
     if task.recipe.model.encoder is None:
-        before = [*source, END]
-        trace = _trace_sequence(task, before, [START], labels)
-        trace.about = _about(vocabulary, before, [*before, START, *labels[:-1]], labels)
-        trace.about["places"] = _last(len(before) + len(labels), len(labels))
+        trace = _trace_sequence(task, source, [START], labels)
+        trace.about = _about(vocabulary, source, [*source, *decoder_input], labels)
+        trace.about["places"] = _last(len(source) + len(labels), len(labels))
         return trace
-    source, decoder_input = [*source, END], [START, *labels[:-1]]
-    with record_arithmetic(model) as recorder:
-        source_tokens = recorder.give("source.tokens", _row(source, device), "tokens of the source", (BATCH, SOURCE))
-        tokens = recorder.give(
-            "target.tokens", _row(decoder_input, device), "tokens of the output, one place later", (BATCH, TARGET)
-        )
-        model = recorder.model
-        features, _ = model.advance(tokens, model.begin(model.encode(source_tokens, Padded.of([len(source)], device))))
-        copying: dict[str, Any] = {"formula": "softmax(mixture)", "note": COPYING} if task.recipe.model.copying else {}
-        recorder.end(model.logits(features), _row(labels, device), **copying)
-    trace = recorder.finish()
+    softmax = {"formula": "softmax(mixture)", "note": COPYING} if task.recipe.model.copying else {}
+    trace = trace_pair(task.model, source, labels, task.device, **softmax)
     trace.about = _about(vocabulary, source, decoder_input, labels)
     return trace
 
@@ -160,30 +171,30 @@ def _trace_language(task: Task, text: str, target: str | None, step: int | None)
                 "let the border between them be one of tokens too, e.g. a space"
             )
         output = whole[len(prompt) :]
-    labels = _upto(output, step)
+    labels = _up_to(output, step)
     if not labels:
         raise ValueError("there is no output to trace: the model generated nothing; give a target")
-    marks, _ = task.special_tokens()
-    trace = _trace_sequence(task, [*marks, *prompt][:-1], [*marks, *prompt][-1:], labels)
-    decoder_input = [*marks, *prompt, *labels[:-1]]
-    trace.about = _about(
-        task.vocabulary, [], decoder_input, [*decoder_input[1 : len(decoder_input) - len(labels) + 1], *labels]
-    )
+    before = [*task.special_tokens()[0], *prompt]
+    trace = _trace_sequence(task, before[:-1], before[-1:], labels)
+    decoder_input = [*before, *labels[:-1]]
+    trace.about = _about(task.vocabulary, [], decoder_input, [*before[1:], *labels])
     trace.about |= {"output": tokenizer.decode(labels), "places": _last(len(decoder_input), len(labels))}
     return trace
 
 
 def _trace_sequence(task: Task, before: list[int], first: list[int], labels: list[int]) -> Trace:
-    """A decoder-only model over text and output as one sequence; the loss is that of the output."""
+    """Trace a decoder-only model on text and output as one sequence; the loss is that of the output."""
     model, device = task.model, task.device
     decoder_input = [*before, *first, *labels[:-1]]
     every = [*decoder_input[1 : len(decoder_input) - len(labels) + 1], *labels]
     with record_arithmetic(model) as recorder:
-        row = recorder.give("target.tokens", _row(decoder_input, device), "tokens, one place later", (BATCH, TARGET))
+        tokens = recorder.give(
+            "target.tokens", _batch(decoder_input, device), "tokens, one place later", (BATCH, TARGET)
+        )
         model = recorder.model
-        features, _ = model.advance(row, model.begin_empty(1))
+        features, _ = model.advance(tokens, model.begin_empty(1))
         places = torch.arange(len(decoder_input), device=device)[None] >= len(decoder_input) - len(labels)
-        recorder.end(model.logits(features), _row(every, device), places)
+        recorder.end(model.logits(features), _batch(every, device), places)
     return recorder.finish()
 
 
@@ -192,8 +203,10 @@ def _last(count: int, labels: int) -> list[int]:
     return list(range(count - labels, count))
 
 
+# --- models that label ------------------------------------------------------------------------------------------------
+
+
 def _trace_label(task: Task, text: str, target: str | None, step: int | None) -> Trace:
-    _no_steps(step)
     (source,) = task.encode([text])
     if not source:
         raise ValueError("an empty text has no label; give one with words")
@@ -202,29 +215,26 @@ def _trace_label(task: Task, text: str, target: str | None, step: int | None) ->
 
 
 def _trace_gaps(task: Task, text: str, target: str | None, step: int | None) -> Trace:
-    """What a masked language model predicts at the [MASK]s of a text."""
-    _no_steps(step)
+    """Trace what a masked language model predicts at the [MASK]s of a text."""
     if target is not None:
         raise ValueError(f"a target ({target!r}) is not for task: masked-lm; write the text with [MASK] for its gaps")
-    (source,), mark = task.encode([text]), task.vocabulary.source.mark(MASK)
-    if mark not in source:
+    (source,), mask = task.encode([text]), task.vocabulary.source.mark(MASK)
+    if mask not in source:
         raise ValueError(f"{text!r} has no gap to fill; put [MASK] where a word is to be predicted")
-    (filled,) = task.predict([Request(text, task.recipe.decoding)])[0][:1]
-    gaps = [False, *(token == mark for token in source), False]  # the text has a mark before and behind it
+    filled = task.predict([Request(text, task.recipe.decoding)])[0][0]
+    gaps = [False, *(token == mask for token in source), False]  # the text has a mark before and behind it
     every = [filled.tokens[0], *filled.tokens, filled.tokens[-1]]
     labels = [max(token, len(SPECIALS)) for token in every]  # outside the gaps they are not used
     predicted = [token for token, gap in zip(every, gaps, strict=True) if gap]
     places = torch.tensor([gaps], device=task.device)
-    trace = _trace_labels(task, source, _row(labels, task.device), places, predicted)
-    pieces = _words(task.vocabulary.target, every)
-    trace.about |= {"output": filled.text, "target_tokens": pieces}
+    trace = _trace_labels(task, source, _batch(labels, task.device), places, predicted)
+    trace.about |= {"output": filled.text, "target_tokens": _pieces(task.vocabulary.target, every)}
     if task.vocabulary.target.size > _LABELS:
         del trace.about["labels"]
     return trace
 
 
 def _trace_tags(task: Task, text: str, target: str | None, step: int | None) -> Trace:
-    _no_steps(step)
     words = task.vocabulary.encode_words([" ".join(between_spaces(text))])[0]
     pieces = [piece for word in words for piece in word]
     if not pieces:
@@ -235,34 +245,31 @@ def _trace_tags(task: Task, text: str, target: str | None, step: int | None) -> 
         tags = [label_id(task.vocabulary.target, tag) for tag in between_spaces(target)]
     if len(tags) != len(words):
         raise ValueError(f"{plural(len(tags), 'label')} for {plural(len(words), 'word')}; give one for each")
-    labels, first = [], []
-    for word, tag in zip(words, tags, strict=True):
-        labels += [tag] * len(word)
-        first += [True, *[False] * (len(word) - 1)]
+    labels = [tag for word, tag in zip(words, tags, strict=True) for _ in word]
+    first = [place == 0 for word in words for place in range(len(word))]
     places = None if all(first) else torch.tensor([first], device=task.device)
-    return _trace_labels(task, pieces, _row(labels, task.device), places, tags)
+    return _trace_labels(task, pieces, _batch(labels, task.device), places, tags)
 
 
 def _trace_labels(
     task: Task, source: list[int], labels: torch.Tensor, places: torch.Tensor | None, predicted: list[int]
 ) -> Trace:
-    """Probabilities are over the labels alone, without the specials."""
-    sources = [np.asarray(source, np.int64)]
-    batch = padded_batch(collate_fn(task.recipe)(sources, [np.ones_like(sources[0])]), np.asarray([0]))
+    """Trace a text up to the losses of its labels; probabilities are over the labels alone, without the specials."""
+    ids = [np.asarray(source, np.int64)]
+    batch = padded_batch(collate_fn(task.recipe)(ids, [np.ones_like(ids[0])]), np.asarray([0]))
     batch = batch.to(task.device) if task.device.type != "cpu" else batch
     assert batch.source is not None and batch.source_layout is not None
     with record_arithmetic(task.model) as recorder:
         recorder.give("source.tokens", batch.source, "tokens of the text", (BATCH, SOURCE))
         model = recorder.model
         logits = model.logits(model(batch.source, batch.source_layout))[..., len(SPECIALS) :]
-        recorder.end(
-            logits, labels - len(SPECIALS), places, formula=f"softmax(logits[{len(SPECIALS)}:])", note=NO_SPECIALS
-        )
+        formula = f"softmax(logits[{len(SPECIALS)}:])"
+        recorder.end(logits, labels - len(SPECIALS), places, formula=formula, note=NO_SPECIALS)
     trace = recorder.finish()
     tokenizer = task.vocabulary.target
     trace.about = {
         "output": " ".join(tokenizer.decode([label]) for label in predicted),
-        "source_tokens": _words(task.vocabulary.source, batch.source.flatten().tolist()),
+        "source_tokens": _pieces(task.vocabulary.source, batch.source.flatten().tolist()),
         "target_tokens": [tokenizer.decode([label]) for label in labels.flatten().tolist()],
         "labels": [tokenizer.decode([label]) for label in range(len(SPECIALS), tokenizer.size)],
     }
@@ -271,6 +278,59 @@ def _trace_labels(
     return trace
 
 
-def _no_steps(step: int | None) -> None:
-    if step is not None:
-        raise ValueError(f"step ({step}) is for models that write token by token; labels come at once; leave it out")
+# --- the example of the lecture ---------------------------------------------------------------------------------------
+
+LECTURE = "lecture-example"
+LECTURE_WORDS = ("I", "you", "we", "see", "hear", "learn", "a", "the", "dog", "cat", "song")
+LECTURE_SOURCE, LECTURE_TARGET = (5, 8, 9), (6, 3, 4)
+_BODY = {
+    "kind": "transformer",
+    "layers": 1,
+    "heads": 2,
+    "feedforward": {"kind": "relu", "width": 8},
+    "norm": {"kind": "layer", "place": "post"},
+    "positions": {"kind": "sinusoidal", "max_positions": 8},
+    "dropout": 0.0,
+}
+
+
+def lecture_model() -> Seq2Seq:
+    """Build the original Transformer block (post-norm, ReLU, sinusoids) at width 6 with fixed weights.
+
+    The weights have one digit after the point, so that every number from embedding to loss can be checked by hand.
+    """
+    config = ModelConfig.model_validate({"width": 6, "encoder": _BODY, "decoder": _BODY, "tie": "none"})
+    model = Seq2Seq(config, len(LECTURE_WORDS), len(LECTURE_WORDS)).eval()
+    generator = np.random.default_rng(11)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            if "norm" in name:
+                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
+            else:
+                largest = 2 if name.endswith("bias") else 9
+                tenths = generator.integers(-largest, largest, tuple(parameter.shape), endpoint=True)
+                parameter.copy_(torch.from_numpy(tenths / 10.0))
+    return model
+
+
+def lecture_trace() -> Trace:
+    """Trace the example up to its loss."""
+    formulas = ("tokens", "tokens before each")
+    trace = trace_pair(lecture_model(), LECTURE_SOURCE, LECTURE_TARGET, torch.device("cpu"), formulas)
+    source, target, given = (
+        [LECTURE_WORDS[token] for token in tokens]
+        for tokens in (LECTURE_SOURCE, LECTURE_TARGET, (START, *LECTURE_TARGET[:-1]))
+    )
+    trace.about = {
+        "task": "seq2seq",
+        "text": " ".join(source),
+        "output": " ".join(target),
+        "forced": True,
+        "source_tokens": source,
+        "given_tokens": given,
+        "target_tokens": target,
+        "labels": list(LECTURE_WORDS),
+        "loss": float(trace["loss"]),
+        "notes": ["The lecture's example: untrained, with weights chosen to be followed by hand."],
+    }
+    return trace
