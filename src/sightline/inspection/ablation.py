@@ -23,12 +23,12 @@ from sightline.layers.tap import Tapped, on_taps
 if TYPE_CHECKING:
     from rich.table import Table
 
-Measure = Callable[[], float]  # a corpus metric of the run as it is then: `lambda: run.evaluate(test).scores[0].value`
+Measure = Callable[[], float]  # a corpus metric: `lambda: run.evaluate(test).scores[0].value`
 
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """What changes without these heads: negative values mean that they were needed."""
+    """Changes without these heads: negative values mean that they were needed."""
 
     heads: tuple[str, ...]
     log_probability: float  # Σ log p(output) without them, minus with them; nats
@@ -41,7 +41,7 @@ class AblationEffect:
 
 @contextmanager
 def ablated(model: Any, heads: Sequence[str]) -> Iterator[None]:
-    """Inside the block these heads are switched off."""
+    """Switch these heads off inside the block."""
     ablated_heads: dict[str, list[int]] = {}
     for name in heads:
         path, number = find_head(model, name)
@@ -67,11 +67,7 @@ def ablate(
     *,
     measure: Measure | None = None,
 ) -> AblationEffect:
-    """The effect of switching all these heads off at once.
-
-    On log p of the outputs for `texts` (those of the whole model, or `targets`), and on a corpus metric, if there is
-    a `measure`.
-    """
+    """Switch all these heads off at once, and measure log p of `targets` (or the run's own outputs) and a metric."""
     return _effects(run, [tuple(heads)], texts, targets, measure)[0]
 
 
@@ -83,7 +79,7 @@ def ablate_each(
     heads: Sequence[str] | None = None,
     measure: Measure | None = None,
 ) -> list[AblationEffect]:
-    """The effect of each head alone (all heads, if none are named), the most needed first."""
+    """The effect of each head alone (by default of all heads), most needed first."""
     names = head_names(run.model) if heads is None else list(heads)
     effects = _effects(run, [(name,) for name in names], texts, targets, measure)
     return sorted(effects, key=lambda effect: effect.log_probability)
@@ -108,7 +104,7 @@ def _effects(
     def total() -> float:
         return float(log_probabilities(run.model, sources, outputs, device=run.device).sum())
 
-    with on_taps(run.model, lambda tapped: None, tuple(attentions(run.model))):  # the same kernels on both sides
+    with on_taps(run.model, lambda tapped: None, tuple(attentions(run.model))):  # same kernels as with taps
         whole = total()
     score = None if measure is None else measure()
     effects = []
@@ -123,7 +119,7 @@ def _effects(
 def _pairs(
     run: LoadedRun, texts: Sequence[str], targets: Sequence[str] | None
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Ids of sources and outputs. (A language model has no source; its texts are the outputs.)"""
+    """Ids of sources and outputs; the outputs of a language model are its texts."""
     if run.recipe.task_spec.continues_text:
         return [[] for _ in texts], run.vocabulary.target.encode_many(list(texts))
     sources = run.encode_sources(texts)
@@ -133,7 +129,7 @@ def _pairs(
 
 
 def effects_table(effects: Sequence[AblationEffect], *, metric: str = "metric", title: str | None = None) -> Table:
-    """For a terminal, in the given order."""
+    """A terminal table of effects."""
     from rich import box
     from rich.table import Table
 

@@ -1,8 +1,8 @@
-"""Which source token each target token attends to: attention weights and word links, to keep, print and draw.
+"""Alignments from cross-attention: weights between tokens, links between words, and their symmetrization.
 
 Subword weights become word weights: summed over the pieces of a source word, averaged over those of a target word. Each
-target word is linked to the source word with the most weight. End marks are no words (text/word_pieces.py groups pieces
-into words). Alignments of both directions are combined as in Och & Ney (2003, §3.3) and Koehn et al. (2003).
+target word is linked to the source word with the largest weight; end marks are not words. Alignments of both directions
+are combined as in Och & Ney (2003, §3.3) and Koehn et al. (2003).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from sightline.decoding.request import length_batches, pad_tokens
 from sightline.decoding.scoring import begun
-from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, short_name
+from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, rounded, short_name
 from sightline.layers.tap import Tapped, on_taps
-from sightline.text.tokenizer import SPACE, START, UNK
+from sightline.text.tokenizer import SPACE, START, UNK, Tokenizer
 from sightline.text.word_pieces import SegmentedText, align_pieces, align_words
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Alignment:
-    """Attention weights between two token sequences: row t has those of target token t on the source tokens."""
+    """Attention weights of each target token (row) on the source tokens (columns)."""
 
     source: list[str]
     target: list[str]
@@ -49,22 +49,21 @@ class Alignment:
             raise ValueError("weights must be finite numbers; nan or infinity means the model's attention went wrong")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; weights are kept to six digits."""
-        rows = [[round(float(weight), 6) for weight in row] for row in self.weights]
-        return {"source": list(self.source), "target": list(self.target), "weights": rows}
+        """For JSON."""
+        return {"source": list(self.source), "target": list(self.target), "weights": rounded(self.weights)}
 
     def draw(self, path: str | os.PathLike[str] | None = None, *, title: str | None = None) -> Figure:
-        """A matplotlib figure of the weights; with a path (.png, .svg or .pdf) it is written to that file, too.
+        """Return a matplotlib figure of the weights, also written to `path` (.png, .svg or .pdf).
 
-        Labels may be of any script for which a font is installed. To save the figure yourself, without cutting labels:
-        `figure.savefig(path, bbox_inches="tight")`. Needs matplotlib: `pip install 'sightline[viz]'`.
+        To save the figure yourself without cutting labels: `figure.savefig(path, bbox_inches="tight")`. Needs
+        matplotlib: `pip install 'sightline[viz]'`.
         """
         from sightline.plots.alignment import draw_alignment
 
         return draw_alignment(self, None if path is None else Path(path), title=title)
 
     def text(self, width: int = 100) -> str:
-        """The weights as a grid of characters: target tokens downwards, source tokens across."""
+        """The weights as a grid of characters, a row for each target token."""
         from sightline.plots.terminal import plain_text
 
         return plain_text(self.grid(), width)
@@ -75,7 +74,7 @@ class Alignment:
         return f"Alignment({size}: {both}; .text() or .draw() shows it, .weights are the numbers)"
 
     def grid(self) -> TerminalGrid:
-        """The weights for a terminal: target tokens downwards, source tokens across."""
+        """The weights for a terminal, a row for each target token."""
         from sightline.plots.terminal import TerminalGrid
 
         return TerminalGrid(self.target, self.source, self.weights)
@@ -91,20 +90,20 @@ _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1,
 
 
 def intersection(forward: Links, backward: Links) -> Links:
-    """Links in both: few, mostly right."""
+    """Links in both directions: high precision."""
     return forward & backward
 
 
 def union(forward: Links, backward: Links) -> Links:
-    """Links in either: most of the right ones, and wrong ones."""
+    """Links in either direction: high recall."""
     return forward | backward
 
 
 def grow_diag_final_and(forward: Links, backward: Links) -> Links:
-    """Grow from the links in both towards the links in either.
+    """Start from the intersection and add links of the union.
 
-    grow-diag: while there are any, add links of either that neighbour a link (diagonally too) if at least one of their
-    words has no link. final-and: add links of either, forward ones first, if neither of their words has a link.
+    grow-diag: repeatedly add links next to a link (diagonally too) of which at least one word has no link. final-and:
+    add links, forward ones first, of which neither word has a link.
     """
     links = set(forward & backward)
     either = forward | backward
@@ -151,29 +150,29 @@ class WordAlignment:
 
     @property
     def links(self) -> Links:
-        """(source word, target word): for each target word the source word with the most weight, if any has some."""
+        """(source word, target word): the source word with the largest weight above 0 of each target word."""
         if not self.source:
             return frozenset()
         best = self.weights.argmax(axis=1)
         return frozenset((int(i), j) for j, i in enumerate(best) if self.weights[j, i] > 0)
 
     def pharaoh(self) -> str:
-        """The links as `source-target` pairs from 0, in the order of the source."""
+        """The links in Pharaoh format."""
         return pharaoh(self.links)
 
 
 def pharaoh(links: Links) -> str:
-    """`0-0 1-2`, the format word aligners write."""
+    """Links as `0-0 1-2`: source and target positions, in the order of the source."""
     return " ".join(f"{i}-{j}" for i, j in sorted(links))
 
 
 @dataclass(frozen=True)
 class HeadSelection:
-    """Which cross-attention heads are read, and when.
+    """Cross-attention heads to average, and at which step.
 
-    By default the head that was guided in training, else all of the last layer but one (Garg et al. 2019); of an
-    ensemble, those of every model with cross-attention. At step t a decoder reads word t−1 and predicts word t. With
-    `shift`, word t is aligned one step later, where it is read and no longer predicted (Chen et al. 2020, §3).
+    By default the head that was guided in training, else the penultimate layer (Garg et al. 2019); of an ensemble,
+    those of every model with cross-attention. At step t a decoder reads word t−1 and predicts word t. With `shift`,
+    word t is aligned one step later, where it is the decoder's input (Chen et al. 2020, §3).
     """
 
     heads: tuple[str, ...] = ()
@@ -189,10 +188,11 @@ def align_pairs(
     source_words: Sequence[Sequence[str]] | None = None,
     target_words: Sequence[Sequence[str]] | None = None,
 ) -> list[WordAlignment]:
-    """The alignment of each pair of texts. Words are separated by spaces, unless they are given."""
-    every = [selection or HeadSelection()]
-    (found,) = align_by_selections(run, sources, targets, every, source_words=source_words, target_words=target_words)
-    return found
+    """Align each pair of texts. Words are separated by spaces unless given as lists."""
+    selections = [selection or HeadSelection()]
+    return align_by_selections(run, sources, targets, selections, source_words=source_words, target_words=target_words)[
+        0
+    ]
 
 
 def align_by_selections(
@@ -204,43 +204,49 @@ def align_by_selections(
     source_words: Sequence[Sequence[str]] | None = None,
     target_words: Sequence[Sequence[str]] | None = None,
 ) -> list[list[WordAlignment]]:
-    """The same for several selections of heads, read in one pass: for each of them the alignment of each pair."""
+    """Align each pair once for each selection of heads, in one pass."""
     if len(sources) != len(targets):
         raise ValueError(f"there are {len(sources)} sources and {len(targets)} targets; give each source one target")
-    second = [
-        align_words(run.vocabulary.target, text, _words_of(target_words, n), n + 1) for n, text in enumerate(targets)
-    ]
-    return _align(run, _read(run, sources, source_words), second, selections)
+    return _align(
+        run,
+        _segment_sources(run, sources, source_words),
+        _segment(run.vocabulary.target, targets, target_words),
+        selections,
+    )
 
 
 def align_outputs(
     run: LoadedRun, sources: Sequence[str], outputs: Sequence[Sequence[int]], selection: HeadSelection | None = None
 ) -> list[WordAlignment]:
-    """The same for token ids that the model generated."""
-    second = [align_pieces(list(ids), _written(run, ids)) for ids in outputs]
-    return _align(run, _read(run, sources, None), second, [selection or HeadSelection()])[0]
+    """Align sources with token ids that the model generated."""
+    targets = [align_pieces(list(ids), _output_pieces(run, ids)) for ids in outputs]
+    return _align(run, _segment_sources(run, sources, None), targets, [selection or HeadSelection()])[0]
 
 
 # --- pieces and words --------------------------------------------------------------------------------------------
 
 
-def _read(run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[SegmentedText]:
-    """Sources as the model reads them: words behind data.clean.truncate_source have no pieces, and so no links."""
+def _segment(tokenizer: Tokenizer, texts: Sequence[str], words: Sequence[Sequence[str]] | None) -> list[SegmentedText]:
+    return [
+        align_words(tokenizer, text, None if words is None else list(words[n]), n + 1) for n, text in enumerate(texts)
+    ]
+
+
+def _segment_sources(
+    run: LoadedRun, texts: Sequence[str], words: Sequence[Sequence[str]] | None
+) -> list[SegmentedText]:
+    """Sources as the model reads them: words cut by data.clean.truncate_source have no pieces and no links."""
     most = run.recipe.data.clean.truncate_source
-    cuts = (align_words(run.vocabulary.source, text, _words_of(words, n), n + 1) for n, text in enumerate(texts))
-    return [SegmentedText(cut.ids[:most], cut.words, cut.members[:most]) for cut in cuts]
+    every = _segment(run.vocabulary.source, texts, words)
+    return [SegmentedText(each.ids[:most], each.words, each.members[:most]) for each in every]
 
 
-def _written(run: LoadedRun, ids: Sequence[int]) -> list[str]:
-    """The pieces of an output; a copied one, which is unknown here, is a word by itself."""
+def _output_pieces(run: LoadedRun, ids: Sequence[int]) -> list[str]:
+    """The pieces of an output; a copied unknown word is a word of its own."""
     pieces = run.vocabulary.target.pieces(ids)
     if not run.recipe.copies_unknown:
         return pieces
     return [SPACE + piece if number == UNK else piece for number, piece in zip(ids, pieces, strict=True)]
-
-
-def _words_of(words: Sequence[Sequence[str]] | None, number: int) -> list[str] | None:
-    return None if words is None else list(words[number])
 
 
 def word_weights(weights: Weights, source: NDArray[np.bool_], target: NDArray[np.bool_]) -> Weights:
@@ -258,16 +264,15 @@ def word_weights(weights: Weights, source: NDArray[np.bool_], target: NDArray[np
 
 
 def select_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
-    """The cross-attention heads of these names (`decoder.2.cross.1`, or all of `decoder.2.cross`), by path."""
-    every = _cross_attention_paths(model)
-    names = names or [_head_of(layers, None, None) for layers in every]
+    """Cross-attention heads by path, from names: `decoder.2.cross.1`, or all heads of `decoder.2.cross`."""
+    names = names or [_head_name(layers, None, None) for layers in _cross_attention_paths(model)]
     counts = {path: count for path, count in attentions(model).items() if path in model.cross_attention_paths}
     chosen: dict[str, list[int]] = {}
-    by_name = {short_name(path): path for path in counts}
+    paths = {short_name(path): path for path in counts}
     for name in names:
-        whole = by_name.get(short_name(name))
-        if whole is not None:
-            path, numbers = whole, list(range(counts[whole]))
+        path = paths.get(short_name(name), "")
+        if path:
+            numbers = list(range(counts[path]))
         else:
             path, number = find_head(model, name)
             numbers = [number]
@@ -279,33 +284,30 @@ def select_heads(model: Any, names: Sequence[str]) -> dict[str, list[int]]:
 
 
 def guided_selection(run: LoadedRun, selection: HeadSelection) -> HeadSelection:
-    """The selection; if it names no head, the head that was guided in training, shifted if it was."""
+    """The selection, or without names the head that was guided in training."""
     guide = run.recipe.training.guided_alignment
     if selection.heads or guide is None:
         return selection
-    heads = tuple(_head_of(layers, guide.layer, guide.head) for layers in _cross_attention_paths(run.model))
+    heads = tuple(_head_name(layers, guide.layer, guide.head) for layers in _cross_attention_paths(run.model))
     return HeadSelection(heads, guide.shift or selection.shift)
 
 
 def head_at(model: Any, layer: int | None, head: int | None) -> str:
-    """The name of a cross-attention head, or of its layer; both counted from 0, None: the default."""
+    """The name of a cross-attention head, or of its layer without `head`; numbers count from 0, None: the default."""
     (layers,) = _cross_attention_paths(model)
-    return _head_of(layers, layer, head)
+    return _head_name(layers, layer, head)
 
 
 def _cross_attention_paths(model: Any) -> list[tuple[str, ...]]:
-    """The paths of cross-attention layers, from the bottom: of the model, or of each of an ensemble that has any."""
-    found = [
-        layers
-        for layers in getattr(model, "member_cross_attention_paths", (tuple(model.cross_attention_paths),))
-        if layers
-    ]
-    if not found:
+    """The paths of cross-attention layers, from the bottom, of the model or of each member of an ensemble."""
+    members = getattr(model, "member_cross_attention_paths", (tuple(model.cross_attention_paths),))
+    paths = [layers for layers in members if layers]
+    if not paths:
         raise ValueError("this model has no cross-attention, so it aligns nothing")
-    return found
+    return paths
 
 
-def _head_of(layers: Sequence[str], layer: int | None, head: int | None) -> str:
+def _head_name(layers: Sequence[str], layer: int | None, head: int | None) -> str:
     place = max(len(layers) - 2, 0) if layer is None else layer
     if not 0 <= place < len(layers):
         raise ValueError(f"there is no layer {place} with cross-attention; there are {len(layers)}, counted from 0")
@@ -320,10 +322,7 @@ def source_attention(
     *groups: dict[str, list[int]],
     tokens: int = 4096,
 ) -> list[list[Weights]]:
-    """(T + 1, S + 1) of each pair, end marks included: the mean of these heads under teacher forcing.
-
-    Several groups of heads are read in one pass: a list of pairs for each group.
-    """
+    """Mean attention (T + 1, S + 1) of each group of heads on each pair under teacher forcing, end marks included."""
     results = [[np.zeros((0, 0), np.float32)] * len(sources) for _ in groups]
     paths = tuple(dict.fromkeys(path for heads in groups for path in heads))
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
@@ -331,20 +330,20 @@ def source_attention(
         decoder_input = [[START, *targets[index]] for index in indices]
         recorded: dict[str, list[torch.Tensor]] = {}
 
-        def keep(tapped: Tapped, recorded: dict[str, list[torch.Tensor]] = recorded) -> None:
+        def on_tap(tapped: Tapped, recorded: dict[str, list[torch.Tensor]] = recorded) -> None:
             path, _, point = tapped.name.rpartition(".")
             if point == "weights":
                 recorded.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
-        with on_taps(run.model, keep, paths):
+        with on_taps(run.model, on_tap, paths):
             state = begun(run.model, [sources[index] for index in indices], run.device)
             run.model.advance(pad_tokens(decoder_input, run.device), state)
-        every = {path: torch.cat(parts, dim=2).float() for path, parts in recorded.items()}  # (B, H, T, S)
-        for heads, own in zip(groups, results, strict=True):
-            chosen = torch.cat([every[path][:, numbers] for path, numbers in heads.items()], dim=1)
+        weights = {path: torch.cat(parts, dim=2).float() for path, parts in recorded.items()}  # (B, H, T, S)
+        for heads, result in zip(groups, results, strict=True):
+            chosen = torch.cat([weights[path][:, numbers] for path, numbers in heads.items()], dim=1)
             mean = chosen.mean(1).cpu().numpy()  # (B, T, S)
-            for place, index in enumerate(indices):
-                own[index] = mean[place, : len(targets[index]) + 1, : len(sources[index]) + 1]
+            for row, index in enumerate(indices):
+                result[index] = mean[row, : len(targets[index]) + 1, : len(sources[index]) + 1]
     return results
 
 
@@ -360,28 +359,30 @@ def _align(
     groups = [select_heads(run.model, selection.heads) for selection in selections]
     pairs = [n for n, (one, other) in enumerate(zip(sources, targets, strict=True)) if one.words and other.words]
     attention = source_attention(run, [sources[n].ids for n in pairs], [targets[n].ids for n in pairs], *groups)
-    return [
-        _word_alignments(sources, targets, dict(zip(pairs, own, strict=True)), selection.shift)
-        for selection, own in zip(selections, attention, strict=True)
-    ]
+    alignments = []
+    for selection, own in zip(selections, attention, strict=True):
+        by_pair = dict(zip(pairs, own, strict=True))
+        alignments.append(
+            [
+                _word_alignment(source, target, by_pair.get(number), selection.shift)
+                for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+            ]
+        )
+    return alignments
 
 
-def _word_alignments(
-    sources: Sequence[SegmentedText], targets: Sequence[SegmentedText], found: dict[int, Weights], shift: bool
-) -> list[WordAlignment]:
-    """From pieces to words, for each pair; zeros where one side is empty."""
-    results = []
-    for number, (source, target) in enumerate(zip(sources, targets, strict=True)):
-        weights = np.zeros((len(target.words), len(source.words)), np.float32)
-        if number in found:
-            rows = found[number][1:] if shift else found[number][:-1]  # (T, S + 1)
-            weights = word_weights(rows[:, :-1], source.members, target.members)
-        results.append(WordAlignment(source.words, target.words, weights))
-    return results
+def _word_alignment(
+    source: SegmentedText, target: SegmentedText, attention: Weights | None, shift: bool
+) -> WordAlignment:
+    """The words of a pair aligned by the attention of their pieces; zeros if one side is empty."""
+    if attention is None:
+        return WordAlignment(source.words, target.words, np.zeros((len(target.words), len(source.words)), np.float32))
+    rows = attention[1:] if shift else attention[:-1]  # (T, S + 1)
+    return WordAlignment(source.words, target.words, word_weights(rows[:, :-1], source.members, target.members))
 
 
 def alignment_of(heads: Sequence[Head]) -> Alignment | None:
-    """The mean of all cross-attention heads; None where there are none."""
+    """The mean of all cross-attention heads; None if there are none."""
     cross = [head for head in heads if head.kind == "cross"]
     if not cross or cross[0].weights.shape != (len(cross[0].queries), len(cross[0].keys)):
         return None

@@ -1,10 +1,10 @@
-"""What each token attends to: heads and their measures, experts, receptive fields of convolutions.
+"""Attention heads and their measures, routing to experts, receptive fields of convolutions.
 
     heads = trace_heads(run.trace("Ein Hund bellt."))
     rich.print(heads_table(heads))
     draw_head_grid(heads, Path("heads.png"))  # plots/heads.py
 
-All of it is read from a trace of one pass over the text and its output.
+All of them are read from a trace.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Kind = Literal["encoder", "decoder", "cross"]
 
 
 class LoadedRun(Protocol):
-    """What inspection needs of a run; `sightline.run.Run` is one."""
+    """The part of `sightline.run.Run` that inspection uses."""
 
     folder: Path
     recipe: Recipe
@@ -65,7 +65,7 @@ class Head:
     """One head's weights over one text."""
 
     kind: Kind
-    path: str  # of its attention in the model
+    path: str  # of its attention module
     number: int
     queries: list[str]
     keys: list[str]
@@ -73,32 +73,31 @@ class Head:
 
     @property
     def name(self) -> str:
-        """As `ablated` takes it: `decoder.layers.3.cross.7`."""
+        """As in `ablated`: `decoder.layers.3.cross.7`."""
         return f"{self.path}.{self.number}"
 
     @cached_property
     def measures(self) -> HeadMeasures:
-        """Entropy, diagonality, confidence."""
         return measure_head(self.weights, causal=self.kind == "decoder")
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; weights are kept to six digits."""
-        rows = [[round(float(weight), 6) for weight in row] for row in self.weights]
+        """For JSON."""
         sides = {"queries": self.queries, "keys": self.keys}
-        return {"name": self.name, "kind": self.kind, **sides, "weights": rows, **self.measures.to_dict()}
+        weights = {"weights": rounded(self.weights)}
+        return {"name": self.name, "kind": self.kind, **sides, **weights, **self.measures.to_dict()}
+
+
+def rounded(values: NDArray[Any]) -> Any:
+    """For JSON: six digits."""
+    return np.round(values.astype(np.float64), 6).tolist()
 
 
 def trace_heads(trace: Trace, *, layer: int | None = None, head: int | None = None) -> list[Head]:
-    """All heads of a recorded pass, or those of a layer or a number; none in a model without attention.
-
-    Of a decoder that runs token by token the rows of all tokens are joined.
-    """
-    by_path: dict[str, list[Record]] = {}
-    for record in trace:
-        if record.point == "weights" and len(record.shape) == 4 and (layer is None or record.layer == layer):
-            by_path.setdefault(record.path, []).append(record)
+    """All heads of a trace, or those of a layer or a number; the rows of a token-by-token decoder are joined."""
     heads = []
-    for path, records in by_path.items():
+    for path, records in _by_path(trace, "weights", layer).items():
+        if len(records[0].shape) != 4:
+            continue
         weights = _concatenated([record.tensor[0].float().cpu().numpy() for record in records])  # (H, T, S)
         kind = _kind(records[0])
         queries = [name for record in records for name in _queries(trace, record, kind)]
@@ -108,8 +107,17 @@ def trace_heads(trace: Trace, *, layer: int | None = None, head: int | None = No
     return heads if head is None else [each for each in heads if each.number == head]
 
 
+def _by_path(trace: Trace, point: str, layer: int | None) -> dict[str, list[Record]]:
+    """The records of one name by module, of all layers or one."""
+    by_path: dict[str, list[Record]] = {}
+    for record in trace:
+        if record.point == point and (layer is None or record.layer == layer):
+            by_path.setdefault(record.path, []).append(record)
+    return by_path
+
+
 def _kind(record: Record) -> Kind:
-    """Which attention weights are, by what their rows and columns stand for."""
+    """The kind of attention, from the axes of its weights."""
     rows, columns = record.kinds()[-2:] if record.axes else ("", "")
     if columns == "target":
         return "decoder"
@@ -117,7 +125,7 @@ def _kind(record: Record) -> Kind:
 
 
 def _queries(trace: Trace, record: Record, kind: Kind) -> list[str]:
-    """The tokens that attend; of attention to the source, those that are predicted."""
+    """The names of the queries: input tokens, or in cross-attention the predicted tokens."""
     count = record.shape[-2]
     axis = record.axes[-2] if record.axes else Axis()
     if record.token is not None and not axis.kind:
@@ -128,7 +136,7 @@ def _queries(trace: Trace, record: Record, kind: Kind) -> list[str]:
 
 
 def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """(H, t, s) each, one after the other → (H, T, S): queries that came later may have seen more keys."""
+    """(H, t, s) each → (H, T, S); later queries may see more keys."""
     keys = max(part.shape[2] for part in parts)
     wide = [np.pad(part, ((0, 0), (0, 0), (0, keys - part.shape[2]))) for part in parts]
     return np.concatenate(wide, axis=1)
@@ -138,7 +146,7 @@ def _concatenated(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
 
 
 def attentions(model: Any) -> dict[str, int]:
-    """The paths of all attention modules with the number of their heads, in the order of the model."""
+    """The paths of all attention modules with their numbers of heads, in the order of the model."""
     modules = model.named_modules() if isinstance(model, torch.nn.Module) else ()
     return {
         path: int(getattr(module, "heads", 1))
@@ -166,7 +174,7 @@ def find_head(model: Any, name: str) -> tuple[str, int]:
 
 
 def short_name(name: str) -> str:
-    """Without the parts that all names share."""
+    """`decoder.layers.2.cross_attention` → `decoder.2.cross`."""
     words = {"layers": None, "attentions": None, "attention": "self", "cross_attention": "cross"}
     parts = [words.get(part, part) for part in name.split(".")]
     return ".".join(part for part in parts if part is not None)
@@ -176,7 +184,7 @@ def short_name(name: str) -> str:
 
 
 def heads_table(heads: Sequence[Head]) -> Table:
-    """Every head with its measures (entropy in nats), for a terminal."""
+    """A terminal table of heads with their measures (entropy in nats)."""
     from rich import box
     from rich.table import Table
 
@@ -196,11 +204,11 @@ def heads_table(heads: Sequence[Head]) -> Table:
 
 @dataclass(frozen=True)
 class HeadMeasures:
-    """The measures of one head; nan where a measure is undefined (one key, one query)."""
+    """The measures of one head; nan if undefined (one key, one query)."""
 
     entropy: float  # nats
-    entropy_share: float  # of what even attention would have: 0 one key alone, 1 all alike
-    diagonality: float  # 1 on the diagonal, 0 as far from it as even attention, below that further
+    entropy_share: float  # of the entropy of uniform attention: 0 for a single key, 1 for uniform weights
+    diagonality: float  # 1 on the diagonal, 0 as far from it as uniform attention, negative beyond
     confidence: float
 
     def to_dict(self) -> dict[str, float | None]:
@@ -216,16 +224,16 @@ def entropy(p: Numbers) -> Numbers:
 
 
 def entropy_share(p: Numbers, seen: NDArray[np.int64]) -> float:
-    """Σ_t H(p_t) / Σ_t log S_t with S_t the keys query t may see: a query that sees one key counts for nothing."""
+    """Σ_t H(p_t) / Σ_t log S_t, where S_t is the number of keys visible to query t."""
     most = float(np.log(np.maximum(seen, 1)).sum())
     return float(entropy(p).sum()) / most if most > 0 else math.nan
 
 
 def diagonality(p: Numbers, seen: NDArray[np.int64]) -> float:
-    """1 − Σ_ts p_ts d_ts / Σ_ts u_ts d_ts with d_ts = |s / (S − 1) − t / (T − 1)|, u_ts = 1 / S_t on the keys seen.
+    """1 − Σ_ts p_ts d_ts / Σ_ts u_ts d_ts with d_ts = |s / (S − 1) − t / (T − 1)|, u_ts = 1 / S_t on visible keys.
 
-    How far from the diagonal the weights lie, as a share of how far even attention lies, taken from one. (Measures of
-    this kind are common for speech: Shim et al. 2021 add up what lies within bands around the diagonal.)
+    The distance of the weights from the diagonal relative to uniform attention, subtracted from one. Such measures are
+    common for speech: Shim et al. (2021) sum the weights within bands around the diagonal.
     """
     queries, keys = p.shape
     across = np.arange(keys) / max(keys - 1, 1)
@@ -237,17 +245,16 @@ def diagonality(p: Numbers, seen: NDArray[np.int64]) -> float:
 
 
 def confidence(p: Numbers) -> float:
-    """Mean over the queries of max_s p_ts (Voita et al. 2019, §4, who leave the end mark out)."""
+    """Mean over the queries of max_s p_ts (Voita et al. 2019, §4, who exclude the end mark)."""
     return float(p.max(axis=1).mean()) if p.size else math.nan
 
 
 def measure_head(weights: NDArray[np.float32], *, causal: bool = False) -> HeadMeasures:
-    """All of them for weights (T, S); causal: query t sees the keys up to the one at its own place, counted from the
-    end."""
+    """Measure weights (T, S); causal: query t sees the keys up to its own position, aligned at the end."""
     queries, keys = weights.shape
     seen = np.arange(1, queries + 1) + (keys - queries) if causal else np.full(queries, keys)
     p = row_shares(weights)
-    if causal and keys < queries:  # compressed ones: a query sees those that it gives any weight
+    if causal and keys < queries:  # compressed keys: visible where the weight is not 0
         seen = (p > 0).sum(axis=1)
     return HeadMeasures(
         entropy=float(entropy(p).mean()) if p.size else math.nan,
@@ -259,43 +266,38 @@ def measure_head(weights: NDArray[np.float32], *, causal: bool = False) -> HeadM
 
 @dataclass(frozen=True, eq=False)
 class ExpertRouting:
-    """The gates of one layer of experts for one text."""
+    """The gates of one mixture-of-experts layer for one text."""
 
-    path: str  # of the experts in the model
+    path: str  # of the layer
     tokens: list[str]
-    gates: NDArray[np.float32]  # (T, E), each row sums to one, zeros for experts that were not used
+    gates: NDArray[np.float32]  # (T, E); rows sum to 1, zeros for experts that were not used
 
     @property
     def shares(self) -> NDArray[np.float32]:
-        """(E,) the mean gate of each expert over the tokens."""
+        """(E,) mean gate of each expert."""
         result: NDArray[np.float32] = self.gates.mean(axis=0)
         return result
 
     @property
     def routed(self) -> list[int]:
-        """(E,) how many tokens were routed to each expert."""
+        """(E,) number of tokens routed to each expert."""
         return [int(count) for count in (self.gates > 0).sum(axis=0)]
 
     def best(self, token: int) -> list[tuple[int, float]]:
-        """The experts of a token with their gates, the largest first."""
+        """The experts of a token with their gates, largest first."""
         row = self.gates[token]
         return [(int(each), float(row[each])) for each in np.argsort(-row, kind="stable") if row[each] > 0]
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; gates are kept to six digits."""
-        rows = [[round(float(gate), 6) for gate in row] for row in self.gates]
-        shares = [round(float(share), 6) for share in self.shares]
-        return {"path": self.path, "tokens": self.tokens, "shares": shares, "routed": self.routed, "gates": rows}
+        """For JSON."""
+        numbers = {"shares": rounded(self.shares), "routed": self.routed, "gates": rounded(self.gates)}
+        return {"path": self.path, "tokens": self.tokens, **numbers}
 
 
 def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
-    """Every layer of experts in a trace, or one layer."""
-    by_path: dict[str, list[Record]] = {}
-    for record in trace:
-        if record.point == "gates" and (layer is None or record.layer == layer):
-            by_path.setdefault(record.path, []).append(record)
+    """The routing of every mixture-of-experts layer of a trace, or of one layer."""
     result = []
-    for path, records in by_path.items():
+    for path, records in _by_path(trace, "gates", layer).items():
         gates = torch.cat([record.tensor for record in records], dim=1)[0].float().cpu().numpy()  # (T, E)
         names = [name for record in records for name in _queries(trace, record, "decoder")]
         result.append(ExpertRouting(path, names, gates))
@@ -303,7 +305,7 @@ def routings(trace: Trace, *, layer: int | None = None) -> list[ExpertRouting]:
 
 
 def routing_table(routings: Sequence[ExpertRouting]) -> Table:
-    """For a terminal: a row for each token, a column for each layer, and the shares of the experts below."""
+    """A terminal table: a row for each token, a column for each layer, and below it the shares of the experts."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -333,17 +335,17 @@ _CONVOLUTION = re.compile(r"^(encoder|decoder)\..*convolution\.output$")
 
 @dataclass(frozen=True)
 class ReceptiveField:
-    """One convolution: the offsets it reads, and how far it reaches through all layers below."""
+    """The offsets that one convolution reads, and its reach through all layers below."""
 
     path: str
     side: str  # encoder or decoder
     offsets: tuple[int, ...]
-    reach: tuple[int, int]  # the furthest place before and behind, through all layers below
-    tokens: list[str]  # that it reads, in order
+    reach: tuple[int, int]  # furthest position before and after
+    tokens: list[str]  # its input, in order
 
 
 def receptive_fields(trace: Trace) -> list[ReceptiveField]:
-    """The receptive field of every convolution of a trace with arithmetic, in order."""
+    """The receptive field of every convolution in a trace with arithmetic, in order."""
     fields: list[ReceptiveField] = []
     for record in trace:
         match = _CONVOLUTION.match(record.name)
@@ -357,18 +359,18 @@ def receptive_fields(trace: Trace) -> list[ReceptiveField]:
 
 
 def _offsets(trace: Trace, key: str) -> tuple[int, ...]:
-    """Which neighbours a convolution reads, from where its slices of the padded text begin."""
+    """The neighbours a convolution reads, from the starts of its slices of the padded text."""
     own = [record for record in trace.records if record.unnamed and record.key.startswith(key + "~")]
     starts = sorted(
         {each.arguments["start"] for each in own if each.operation == "slice" and each.arguments["axis"] == 1}
     )
     padded = [each.arguments["widths"][1][0] for each in own if each.operation == "pad"]
-    before = padded[-1] if padded else max(starts, default=0)  # a causal convolution ends at its own place
+    before = padded[-1] if padded else max(starts, default=0)  # a causal convolution ends at its own position
     return tuple(start - before for start in starts)
 
 
 def first_seen(windows: list[ReceptiveField], length: int) -> NDArray[np.float64]:
-    """(T, T): the layer, from 1, at which each position (down) first sees each token (across); 0 for never."""
+    """(T, T): the layer, from 1, at which each position (row) first sees each token (column); 0: never."""
     layers = np.zeros((length, length))
     seen = np.eye(length, dtype=bool)
     for number, window in enumerate(windows, 1):
@@ -377,6 +379,6 @@ def first_seen(windows: list[ReceptiveField], length: int) -> NDArray[np.float64
             first, last = max(0, -offset), min(length, length - offset)
             if first < last:
                 taken[first:last] |= seen[first + offset : last + offset]
-        seen = taken | seen  # residual links keep what was there
+        seen = taken | seen  # residual connections
         layers[(layers == 0) & seen] = number
     return layers

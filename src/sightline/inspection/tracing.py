@@ -129,15 +129,17 @@ def trace_pair(
     labels: Sequence[int],
     device: torch.device,
     formulas: tuple[str, str] = ("tokens of the source", "tokens of the output, one place later"),
-    **softmax: str,
+    *,
+    formula: str = "softmax(logits)",
+    note: str = "",
 ) -> Trace:
-    """Trace an encoder-decoder model on one pair, up to the loss; `softmax`: formula and note of its last softmax."""
+    """Trace an encoder-decoder model on one pair, up to the loss; formula and note describe its last softmax."""
     with record_arithmetic(model) as recorder:
         model = recorder.model
         source_tokens = recorder.give("source.tokens", _batch(source, device), formulas[0], (BATCH, SOURCE))
         tokens = recorder.give("target.tokens", _batch([START, *labels[:-1]], device), formulas[1], (BATCH, TARGET))
         features, _ = model.advance(tokens, model.begin(model.encode(source_tokens, Padded.of([len(source)], device))))
-        recorder.end(model.logits(features), _batch(labels, device), **softmax)
+        recorder.end(model.logits(features), _batch(labels, device), formula=formula, note=note)
     return recorder.finish()
 
 
@@ -152,8 +154,10 @@ def _trace_translation(task: Task, text: str, target: str | None, step: int | No
         trace.about = _about(vocabulary, source, [*source, *decoder_input], labels)
         trace.about["places"] = _last(len(source) + len(labels), len(labels))
         return trace
-    softmax = {"formula": "softmax(mixture)", "note": COPYING} if task.recipe.model.copying else {}
-    trace = trace_pair(task.model, source, labels, task.device, **softmax)
+    if task.recipe.model.copying:
+        trace = trace_pair(task.model, source, labels, task.device, formula="softmax(mixture)", note=COPYING)
+    else:
+        trace = trace_pair(task.model, source, labels, task.device)
     trace.about = _about(vocabulary, source, decoder_input, labels)
     return trace
 
