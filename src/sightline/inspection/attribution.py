@@ -1,4 +1,11 @@
-"""An attribution: to keep, to group into words, to print, to draw."""
+"""Attribute the log-probability of each output token to the input tokens.
+
+    input-gradient          x_k · ∂f/∂x_k (Shrikumar et al. 2016)
+    integrated-gradients    (x_k − x'_k) · ∫₀¹ ∂f/∂x_k(x' + a (x − x')) da (Sundararajan et al. 2017), baseline x' = 0
+    occlusion               f(x) − f(x with token k replaced by <unk>)
+
+f is log p of an output token and x_k the embedding of input token k.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +20,7 @@ from torch import Tensor, nn
 
 from sightline.data.collate import TrainingBatch
 from sightline.inspection.alignment import Alignment
+from sightline.inspection.attention import rounded
 from sightline.inspection.gradients import differentiable
 from sightline.layers.embedding import Embedding
 from sightline.layers.layout import Padded
@@ -24,16 +32,16 @@ from sightline.text.word_pieces import word_groups
 
 @dataclass(frozen=True, eq=False)
 class Attribution:
-    """The attribution of each output to each token, in nats of its log-probability."""
+    """Attributions of A outputs to S source and T target tokens, in nats."""
 
     method: str
     outputs: list[str]
-    scores: Numbers  # (A,) log p of each output
+    scores: Numbers  # (A,) log p
     source: list[str]
     from_source: Numbers  # (A, S)
-    target: list[str]  # decoder input: <s>, then the outputs but the last
-    from_target: Numbers  # (A, T), nothing from a token that comes later
-    gaps: Numbers | None = None  # (A,) integrated gradients: f(x) − f(x') − Σ a, which should be nothing
+    target: list[str]  # decoder input: <s>, then all outputs but the last
+    from_target: Numbers  # (A, T); 0 for later tokens
+    gaps: Numbers | None = None  # (A,) of integrated gradients: f(x) − f(x') − Σ attributions, ideally 0
 
     def __post_init__(self) -> None:
         for what, tokens, result in (
@@ -47,18 +55,18 @@ class Attribution:
                 )
 
     def shares(self) -> tuple[Numbers, Numbers]:
-        """(A, S) and (A, T): the absolute value of each as a share of the row."""
+        """(A, S) and (A, T): absolute values, normalized by row."""
         both = row_shares(np.concatenate([self.from_source, self.from_target], axis=1))
         return both[:, : len(self.source)], both[:, len(self.source) :]
 
     def alignment(self) -> Alignment:
-        """The shares as a grid: source tokens, then target tokens (with » before them, where there are both)."""
+        """The shares as one grid: source tokens, then target tokens (marked with » if there are both)."""
         mark = "»" if self.source else ""
         columns = [*self.source, *(mark + token for token in self.target)]
         return Alignment(columns, self.outputs, np.concatenate(self.shares(), axis=1).astype(np.float32))
 
     def words(self) -> Attribution:
-        """The same for words: log p and attributions of a word are the sums over its pieces."""
+        """Sum log p and attributions over the pieces of each word."""
         outputs, source, target = (word_groups(tokens) for tokens in (self.outputs, self.source, self.target))
 
         def summed(result: Numbers, columns: list[list[int]]) -> Numbers:
@@ -77,20 +85,16 @@ class Attribution:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; numbers are kept to six digits."""
-
-        def rows(result: Numbers) -> Any:
-            return np.round(result, 6).tolist()
-
+        """For JSON."""
         return {
             "method": self.method,
             "outputs": self.outputs,
-            "scores": rows(self.scores),
+            "scores": rounded(self.scores),
             "source": self.source,
-            "from_source": rows(self.from_source),
+            "from_source": rounded(self.from_source),
             "target": self.target,
-            "from_target": rows(self.from_target),
-            **({} if self.gaps is None else {"gaps": rows(self.gaps)}),
+            "from_target": rounded(self.from_target),
+            **({} if self.gaps is None else {"gaps": rounded(self.gaps)}),
         }
 
 
@@ -99,7 +103,7 @@ def _joined_pieces(pieces: Sequence[str], groups: Sequence[Sequence[int]]) -> li
 
 
 Method = Literal["input-gradient", "integrated-gradients", "occlusion"]
-_TOKENS = 4_096  # of all rows of a forward pass together
+_TOKENS = 4_096  # of a batch
 
 
 @dataclass(frozen=True)
@@ -108,11 +112,11 @@ class AttributionInput:
 
     source: Tensor | None
     decoder_input: Tensor | None
-    labels: Tensor  # as many as `decoder_input` or `source`, or one; PAD where nothing is attributed
+    labels: Tensor  # (T,), (S,) or (1,); PAD where nothing is attributed
 
     @staticmethod
     def of(batch: TrainingBatch) -> AttributionInput:
-        """The only example of a padded batch."""
+        """The example of a padded batch of one."""
         if len(batch.labels) != 1:
             raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.labels)}")
         source, decoder_input = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
@@ -126,10 +130,12 @@ class AttributionInput:
     @property
     def sizes(self) -> tuple[int, int]:
         """The number of source tokens and of decoder inputs."""
-        return (
-            0 if self.source is None else len(self.source),
-            0 if self.decoder_input is None else len(self.decoder_input),
-        )
+        source, target = (0 if part is None else len(part) for part in (self.source, self.decoder_input))
+        return source, target
+
+    def to(self, device: torch.device) -> AttributionInput:
+        parts = (None if part is None else part.to(device) for part in (self.source, self.decoder_input))
+        return AttributionInput(*parts, self.labels.to(device))
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ class TokenNames:
 
     @staticmethod
     def of(example: AttributionInput, vocabulary: Vocabulary, text: str | None = None) -> TokenNames:
-        """From the pieces of the tokenizers; with a `text`, unknown tokens are shown with their text."""
+        """The pieces of an example; with `text`, unknown tokens are shown with their text."""
         source = [] if example.source is None else vocabulary.source.pieces(example.source.tolist())
         target = [] if example.decoder_input is None else vocabulary.target.pieces(example.decoder_input.tolist())
         if text is not None:
@@ -154,12 +160,12 @@ class TokenNames:
         return TokenNames(source, target, outputs)
 
 
-# --- the outputs, as a function of tokens or of their vectors --------------------------------------------------------
+# --- log p as a function of tokens or of their embeddings -------------------------------------------------------------
 
 
 @contextmanager
 def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
-    """Call `hook` with the vectors of each look-up, source before target; what it returns takes their place."""
+    """Call `hook` with the result of each embedding, source before target; a returned tensor replaces it."""
     modules = [module for module in model.modules() if isinstance(module, Embedding)]
     if not modules:
         raise ValueError(f"{type(model).__name__} has no embedding, so there are no vectors to attribute to")
@@ -174,7 +180,7 @@ def _embeddings(model: nn.Module, hook: Callable[[Tensor], Tensor | None]) -> It
 def _log_probabilities(
     model: Any, example: AttributionInput, sources: Tensor | None, decoder_input: Tensor | None
 ) -> Tensor:
-    """(R, A): log p of every output, for R rows of tokens (R, S) and (R, T)."""
+    """(R, A): log p of every output for R rows of tokens (R, S) and (R, T)."""
     layouts = [None if part is None else Padded.of([part.shape[1]] * len(part)) for part in (sources, decoder_input)]
     features = model(sources, layouts[0], decoder_input, layouts[1])
     features = features[:, None] if features.ndim == 2 else features[:, example.places]  # (R, A, D)
@@ -190,17 +196,17 @@ def _rows(tokens: Tensor | None, count: int) -> Tensor | None:
 
 
 def _vectors(model: nn.Module, example: AttributionInput) -> list[Tensor]:
-    """The vectors that enter: (1, S, D) of the source, (1, T, D) of the target, as far as there are."""
+    """The embeddings (1, S, D) of the source and (1, T, D) of the decoder input, if present."""
     result: list[Tensor] = []
     with torch.no_grad(), _embeddings(model, lambda vectors: result.append(vectors.detach())):
         _log_probabilities(model, example, _rows(example.source, 1), _rows(example.decoder_input, 1))
     return result
 
 
-def _entered(model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
-    """(R, A): log p of every output, where the vectors of row r enter, (R, S, D) and (R, T, D)."""
-    entering, count = iter(vectors), len(vectors[0])
-    with _embeddings(model, lambda _: next(entering)):
+def _from_vectors(model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor]) -> Tensor:
+    """(R, A): log p of every output for R rows of embeddings (R, S, D) and (R, T, D)."""
+    replacements, count = iter(vectors), len(vectors[0])
+    with _embeddings(model, lambda _: next(replacements)):
         return _log_probabilities(model, example, _rows(example.source, count), _rows(example.decoder_input, count))
 
 
@@ -215,10 +221,7 @@ def attribute(
     method: Method = "integrated-gradients",
     steps: int = 64,
 ) -> Attribution:
-    """Attribute every output to every token; `steps` are those of integrated gradients.
-
-    Their baseline x' is zeros, and an occluded token becomes <unk>: were it taken out, those behind it would move.
-    """
+    """Attribute every output to every token; `steps` of integrated gradients."""
     with differentiable(model):
         gaps: Numbers | None = None
         if method == "occlusion":
@@ -241,7 +244,7 @@ def attribute(
 
 
 def _chunks(example: AttributionInput) -> Iterator[Tensor]:
-    """The numbers of the outputs, some at a time."""
+    """The indices of the outputs in batches."""
     count, tokens = len(example.places), max(1, sum(example.sizes))
     numbers = torch.arange(count, device=example.labels.device)
     yield from numbers.split(max(1, _TOKENS // tokens))
@@ -250,9 +253,9 @@ def _chunks(example: AttributionInput) -> Iterator[Tensor]:
 def _gradients(
     model: nn.Module, example: AttributionInput, vectors: Sequence[Tensor], outputs: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
-    """(R,) log p of the outputs, and their gradients by the vectors (1, ·, D): (R, ·, D)."""
+    """(R,) log p of the outputs, and their gradients (R, ·, D) with respect to the embeddings (1, ·, D)."""
     leaves = [part.expand(len(outputs), -1, -1).clone().requires_grad_() for part in vectors]
-    result = _entered(model, example, leaves)[torch.arange(len(outputs), device=outputs.device), outputs]
+    result = _from_vectors(model, example, leaves)[torch.arange(len(outputs), device=outputs.device), outputs]
     gradients = torch.autograd.grad(result.sum(), leaves, allow_unused=True)
     return result.detach(), [
         torch.zeros_like(leaf) if gradient is None else gradient
@@ -271,7 +274,7 @@ def _input_gradient(model: nn.Module, example: AttributionInput) -> tuple[Number
 
 
 def _integrate(model: nn.Module, example: AttributionInput, steps: int) -> tuple[Numbers, Numbers, Numbers]:
-    ends = _vectors(model, example)  # from zeros, so they are the ways too
+    ends = _vectors(model, example)  # the baseline is 0
     along = _along(model, example, ends, 4 * steps)
     nodes = _nodes(along, steps)
     rows = []
@@ -286,26 +289,26 @@ def _integrate(model: nn.Module, example: AttributionInput, steps: int) -> tuple
 
 
 def _along(model: nn.Module, example: AttributionInput, ends: Sequence[Tensor], parts: int) -> Numbers:
-    """(parts + 1, A): log p of the outputs on the path from the baseline to the input."""
+    """(parts + 1, A): log p of the outputs along the path from the baseline to the input."""
     shares = torch.linspace(0, 1, parts + 1, device=ends[0].device)
     with torch.no_grad():
         return _numbers(
             [
-                _entered(model, example, [some[:, None, None] * end for end in ends])
+                _from_vectors(model, example, [some[:, None, None] * end for end in ends])
                 for some in shares.split(max(1, _TOKENS // max(1, sum(example.sizes))))
             ]
         )
 
 
 def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
-    """Where to take gradients, and their weights: most where the outputs change most.
+    """Nodes and weights of the quadrature along the path.
 
-    The outputs of a trained model change on a short part of the path, which even steps would miss. The path is cut into
-    parts in which they change equally much, with two Gauss points in each.
+    The outputs of a trained model change on a short part of the path, which even steps would miss. The path is divided
+    into parts of equal change, with two Gauss points in each.
     """
     places = np.linspace(0, 1, len(along))
     change = np.abs(np.diff(along, axis=0)).sum(1)
-    share = 0.75 * change / max(change.sum(), 1e-12) + 0.25 / len(change)  # something everywhere
+    share = 0.75 * change / max(change.sum(), 1e-12) + 0.25 / len(change)  # > 0 everywhere
     gone = np.concatenate([[0.0], np.cumsum(share) / share.sum()])
     cuts = np.interp(np.linspace(0, 1, max(1, steps // 2) + 1), gone, places)
     middle, half = (cuts[1:] + cuts[:-1]) / 2, np.diff(cuts) / 2
@@ -313,26 +316,22 @@ def _nodes(along: Numbers, steps: int) -> list[tuple[float, float]]:
 
 
 def _occlude(model: nn.Module, example: AttributionInput) -> tuple[Numbers, Numbers]:
-    whole = _batched_log_probabilities(
-        model, example, _rows(example.source, 1), _rows(example.decoder_input, 1)
-    )  # (1, A)
-    lost = []
-    if example.source is not None:
-        varied = _masked(example.source)
-        lost.append(
-            whole - _batched_log_probabilities(model, example, varied, _rows(example.decoder_input, len(varied)))
-        )
-    if example.decoder_input is not None:
-        varied = _masked(example.decoder_input)
-        lost.append(whole - _batched_log_probabilities(model, example, _rows(example.source, len(varied)), varied))
-    result = torch.cat(lost).T  # (A, S + T)
-    return _numbers([whole[0]]), _numbers([result])
+    source, target = example.source, example.decoder_input
+    whole = _batched_log_probabilities(model, example, _rows(source, 1), _rows(target, 1))  # (1, A)
+    drops = []
+    if source is not None:
+        masked = _masked(source)
+        drops.append(whole - _batched_log_probabilities(model, example, masked, _rows(target, len(masked))))
+    if target is not None:
+        masked = _masked(target)
+        drops.append(whole - _batched_log_probabilities(model, example, _rows(source, len(masked)), masked))
+    return _numbers([whole[0]]), _numbers([torch.cat(drops).T])  # (A,), (A, S + T)
 
 
 def _batched_log_probabilities(
     model: nn.Module, example: AttributionInput, sources: Tensor | None, decoder_input: Tensor | None
 ) -> Tensor:
-    """`_log_probabilities` without gradients, some rows at a time."""
+    """`_log_probabilities` without gradients, in batches."""
     count = max(len(part) for part in (sources, decoder_input) if part is not None)
     size = max(1, _TOKENS // max(1, sum(example.sizes)))
     result = []
@@ -344,22 +343,14 @@ def _batched_log_probabilities(
 
 
 def _masked(tokens: Tensor) -> Tensor:
-    """(N,) → (N, N): in row n token n is unknown."""
+    """(N,) → (N, N): row n has <unk> at position n."""
     return torch.where(torch.eye(len(tokens), dtype=torch.bool, device=tokens.device), UNK, tokens)
 
 
 def _dot(vectors: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """(R, S + T): products of vectors and gradients, summed over the width."""
+    """(R, S + T): x · g, summed over the width."""
     return torch.cat([(x * g).sum(-1) for x, g in zip(vectors, gradients, strict=True)], dim=1)
 
 
 def _numbers(parts: Sequence[Tensor]) -> Numbers:
     return torch.cat(list(parts)).detach().double().cpu().numpy()
-
-
-def on_device(example: AttributionInput, device: torch.device) -> AttributionInput:
-    """The same where the model is."""
-    source, decoder_input = (
-        None if part is None else part.to(device) for part in (example.source, example.decoder_input)
-    )
-    return AttributionInput(source, decoder_input, example.labels.to(device))

@@ -22,8 +22,7 @@ from sightline.recipe.recipe import carries
 from sightline.text.tokenizer import END, START
 from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
-_LONGEST = 256  # tokens of an example that is measured; longer ones are passed over
-
+_LONGEST = 256  # tokens; longer examples are skipped
 _ROWS = 16  # of a batch
 
 
@@ -35,11 +34,11 @@ def sample_batches(
     sentences: int = 64,
     device: torch.device | str = "cpu",
 ) -> list[TrainingBatch]:
-    """Batches of a few examples of about one length; of a language model's text windows as long as it was taught."""
+    """Batches of up to `sentences` examples of similar length; for language models windows of the training length."""
     if not examples:
         raise ValueError("there are no examples to measure; give a test set that has some")
     if recipe.data.noise is not None:
-        sides = _spoilt(recipe, vocabulary, examples, sentences)
+        sides = _noised_windows(recipe, vocabulary, examples, sentences)
     elif recipe.task_spec.continues_text:
         sides = _windows(recipe, vocabulary, examples, sentences)
     else:
@@ -56,7 +55,7 @@ def sample_batches(
 
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
-    """One example: a pair, a text and its labels, or (source unused) a text for a language model."""
+    """A batch of one pair, one text with its labels, or for a language model one text (`target`)."""
     if recipe.task_spec.continues_text:
         ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
         if len(ids) < 2:
@@ -76,13 +75,13 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
 def _examples(
     recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], longest: int | None = None
 ) -> Iterator[ExampleIds]:
-    """Examples one by one; with `longest`, those with nothing on a side, or with more tokens, are passed over."""
-    show = collate_fn(recipe)
+    """Collate examples one by one; with `longest`, skip empty and longer ones."""
+    collate = collate_fn(recipe)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
         source = source[: recipe.data.clean.truncate_source]
         if longest is None or (source and target and max(len(source), len(target)) <= longest):
-            yield show([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
+            yield collate([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 
 
 def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[ExampleIds]:
@@ -102,13 +101,15 @@ def _windows(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example]
         yield language_model_ids([], [np.concatenate([[before], stream[start : start + context]])])
 
 
-def _spoilt(recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int) -> Iterator[ExampleIds]:
-    """Windows of the text under the noise by which every model is measured."""
-    spoiler, show = Corrupter(recipe, vocabulary), collate_fn(recipe)
+def _noised_windows(
+    recipe: Recipe, vocabulary: Vocabulary, examples: Sequence[Example], count: int
+) -> Iterator[ExampleIds]:
+    """Windows of the text with the noise of validation."""
+    corrupter, collate = Corrupter(recipe, vocabulary), collate_fn(recipe)
     documents = vocabulary.target.encode_many([example.target for example in examples])
-    every = fixed_windows(np.concatenate([[*ids, END] for ids in documents]), min(spoiler.length, _LONGEST))
+    every = fixed_windows(np.concatenate([[*ids, END] for ids in documents]), min(corrupter.length, _LONGEST))
     for place in _evenly(len(every), count):
-        yield show(*spoiler.held_out([every[place]], place))
+        yield collate(*corrupter.held_out([every[place]], place))
 
 
 def _evenly(count: int, most: int) -> list[int]:
@@ -116,7 +117,7 @@ def _evenly(count: int, most: int) -> list[int]:
 
 
 def _joined(parts: Sequence[ExampleIds]) -> TrainingBatch:
-    """Examples as one batch."""
+    """Collate examples into one batch."""
 
     def side(every: Sequence[TokenSequences | None]) -> TokenSequences | None:
         whole = [each for each in every if each is not None]

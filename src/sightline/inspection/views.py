@@ -202,7 +202,7 @@ def attribution_view(subject: Subject, *, method: Method = "integrated-gradients
     """Which tokens each output token rests on; the output is the model's own, if none is given."""
     from rich.console import Group
 
-    from sightline.inspection.attribution import AttributionInput, TokenNames, attribute, on_device
+    from sightline.inspection.attribution import AttributionInput, TokenNames, attribute
     from sightline.inspection.samples import example_batch
 
     run, text, target = subject.loaded("attribution"), subject.text, subject.target
@@ -211,7 +211,7 @@ def attribution_view(subject: Subject, *, method: Method = "integrated-gradients
         target = text if run.recipe.task_spec.continues_text else run.predict([text])[0]
     example = AttributionInput.of(example_batch(run.recipe, run.vocabulary, text, target))
     names = TokenNames.of(example, run.vocabulary, text)
-    pieces = attribute(run.model, on_device(example, run.device), names, method=method, steps=steps)
+    pieces = attribute(run.model, example.to(run.device), names, method=method, steps=steps)
     shown = pieces if run.recipe.task_spec.labels == "words" else pieces.words()
     parts: list[Any] = [
         Text(f"{method}: share of each output (down) that rests on each token (across)"),

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from sightline.inspection.embeddings import (
     Layer,
     check_layers,
-    cut_words,
     layer_count,
     piece_states,
     pool_pieces,
+    segment,
 )
 from sightline.tasks.base import Task
 from sightline.terminal import plural
@@ -32,11 +32,11 @@ from sightline.text.word_pieces import align_words
 
 @dataclass(frozen=True, eq=False)
 class Occurrences:
-    """The occurrences of a word with its vectors, layer by layer."""
+    """The occurrences of a word with their vectors in several layers."""
 
     word: str
     contexts: list[str]  # a few words around each
-    layers: dict[str, NDArray[np.float32]]  # (places, D) each, the lowest first
+    layers: dict[str, NDArray[np.float32]]  # (occurrences, D) each, the lowest layer first
 
 
 _AROUND = 24  # characters of context on either side
@@ -44,21 +44,21 @@ _PANELS = 6  # layers shown, at most
 
 
 def shown_layers(task: Task) -> list[Layer]:
-    """From the embedding to the last layer, evenly thinned where there are many."""
-    between = list(range(layer_count(task.model) - 1))  # the highest is the last but for a norm or a map
+    """At most six layers, evenly spaced from the embedding to the last."""
+    between = list(range(layer_count(task.model) - 1))  # the top layer differs from "last" by a norm or a projection
     if len(between) > _PANELS - 2:
         between = [between[round(place)] for place in np.linspace(0, len(between) - 1, _PANELS - 2)]
     return ["embedding", *between, "last"]
 
 
 def places_of(word: str, text: str) -> list[tuple[int, int]]:
-    """[start, stop) of each occurrence in a text, in any case, not as a part of another word."""
+    """[start, stop) of each occurrence of a whole word in a text, ignoring case."""
     spans = (match.span() for match in re.finditer(re.escape(word), text, re.IGNORECASE))
     return [span for span in spans if not any(_inside_word(text, place) for place in span)]
 
 
 def _inside_word(text: str, at: int) -> bool:
-    """Whether the characters before and after an offset belong to one word."""
+    """True if the characters before and after an offset belong to one word."""
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
@@ -70,7 +70,7 @@ def _inside_word(text: str, at: int) -> bool:
 
 
 def find_occurrences(task: Task, texts: Iterable[str], word: str, *, most: int = 40) -> Occurrences:
-    """The first `most` occurrences of a word, with its vectors in the layers that are shown."""
+    """The first `most` occurrences of a word, with their vectors."""
     check_layers(task, [])
     layers = shown_layers(task)
     contexts: list[str] = []
@@ -89,14 +89,14 @@ def find_occurrences(task: Task, texts: Iterable[str], word: str, *, most: int =
 
 
 def _occurrences(task: Task, texts: Iterable[str], word: str) -> Iterator[tuple[str, list[int], NDArray[np.bool_]]]:
-    """The context of each, the pieces of its text, and which of them are the word's."""
+    """For each occurrence its context, the pieces of its text, and a mask of the word's pieces."""
     for number, text in enumerate(texts):
         places = places_of(word, text)
         if not places:
             continue
-        cut = cut_words(task, text, number)
+        cut = segment(task, text, number)
         for start, stop in places:
-            if task.recipe.task_spec.labels == "words":  # words are cut one by one
+            if task.recipe.task_spec.labels == "words":  # words are tokenized one by one
                 mine = cut.members[:, len(between_spaces(text[:stop])) - 1]
             else:
                 parts = [text[:start], text[start:stop], text[stop:]]
@@ -109,7 +109,7 @@ def _context(text: str, start: int, stop: int) -> str:
     """The word with its context, in whole words where possible: `…at the [bank] of the…`."""
     before, after = text[max(0, start - _AROUND) : start], text[stop : stop + _AROUND]
     if start > _AROUND:
-        inside = not text[start - _AROUND - 1].isspace() and " " in before.rstrip()  # a cut word goes if others stay
+        inside = not text[start - _AROUND - 1].isspace() and " " in before.rstrip()  # drop a cut word
         before = "…" + (before.partition(" ")[2] if inside else before)
     if stop + _AROUND < len(text):
         inside = not text[stop + _AROUND].isspace() and " " in after.lstrip()
