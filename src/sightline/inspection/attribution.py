@@ -134,8 +134,8 @@ class AttributionInput:
         return source, target
 
     def to(self, device: torch.device) -> AttributionInput:
-        parts = (None if part is None else part.to(device) for part in (self.source, self.decoder_input))
-        return AttributionInput(*parts, self.labels.to(device))
+        source, target = (None if part is None else part.to(device) for part in (self.source, self.decoder_input))
+        return AttributionInput(source, target, self.labels.to(device))
 
 
 @dataclass(frozen=True)

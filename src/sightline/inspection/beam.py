@@ -1,12 +1,12 @@
-"""A recorded beam search: every hypothesis that was considered at every step, and what became of it.
+"""A recorded beam search: every hypothesis of every step, and its fate.
 
     record = record_beam(run, "Ein Hund bellt.")
     record.nbest()            # the outputs, rebuilt from the record alone
     rich.print(record.tree())
     draw_beam(record, Path("beam.png"))  # plots/beam.py
 
-The search reports each step (`on_step` of a request); the record is made while the run predicts, with its options.
-Where a search is repeated because an output had forbidden text, the last one is recorded.
+The search reports each step (`on_step` of a request). If it is repeated because an output had forbidden text, the last
+search is recorded.
 """
 
 from __future__ import annotations
@@ -31,42 +31,40 @@ Fate = Literal["continued", "finished", "outscored", "sentence done", "group don
 
 @dataclass(frozen=True)
 class Node:
-    """One hypothesis at one step: its last token, and what became of it.
+    """One hypothesis at one step: its last token and its fate.
 
-    `continued`: it went into the next step. `finished`: it ended among the best W, as an output. `outscored`: others
-    were better (what ends below the best W, too). `sentence done`, `group done`: it was live when the search ended; by
-    the stopping rule (`decoding.stopping`) it could not beat the outputs that had finished.
+    `continued`: extended in the next step. `finished`: ended among the best W, as an output. `outscored`: not among the
+    best W. `sentence done`, `group done`: live when the search ended; by the stopping rule (`decoding.stopping`) it
+    could not beat the finished outputs.
     """
 
     number: int
     step: int
-    parent: int | None  # the number of the one it continues; None: the start
-    token: (
-        int  # past the end of the vocabulary: a word copied from the source (text/copying.py), with its text in `piece`
-    )
-    piece: str
+    parent: int | None  # the number of the hypothesis it extends; None: the start
+    token: int  # past the end of the vocabulary for words copied from the source (text/copying.py)
+    piece: str  # the text of the token
     log_probability: float
-    score: float  # over the length penalty, plus the coverage penalty: as if it ended here
+    score: float  # with length and coverage penalty, as if it ended here
     fate: Fate
 
 
-Children = dict[int | None, list[Node]]  # by the number of the one they continue; None: the start
+Children = dict[int | None, list[Node]]  # by the number of the parent; None: the start
 
 
 @dataclass
 class BeamRecord:
-    """All hypotheses for one sentence, in the order in which the search ranked them, step by step."""
+    """All hypotheses for one sentence, step by step in order of rank."""
 
     beam: int
     nbest_size: int
     groups: int = 1
     nodes: list[Node] = field(default_factory=list)
-    places: list[int] = field(default_factory=list)  # the node in each place of the beam, after the last step
+    places: list[int] = field(default_factory=list)  # the node in each slot of the beam after the last step
     steps: int = 0
 
     def add(self, step: BeamStep) -> None:
-        """One step of a search over one sentence."""
-        if step.step == 0:  # an earlier search for the same sentence was repeated
+        """Add one step of a search over one sentence."""
+        if step.step == 0:  # the search was repeated
             self.nodes, self.places, self.steps = [], [], 0
         done, before = bool(step.done[0]), self.places
         live = dict(zip(step.slots[0].tolist(), step.alive[0].tolist(), strict=True))
@@ -85,18 +83,18 @@ class BeamRecord:
         self.steps += 1
 
     def tokens(self, node: Node) -> list[int]:
-        """All tokens of a hypothesis, from the first on."""
+        """All tokens of a hypothesis."""
         return [each.token for each in self.line(node)]
 
     def line(self, node: Node) -> list[Node]:
-        """A hypothesis and all it continues, from the first on."""
-        found = [node]
-        while found[-1].parent is not None:
-            found.append(self.nodes[found[-1].parent])
-        return found[::-1]
+        """A hypothesis and all it extends, first step first."""
+        line = [node]
+        while line[-1].parent is not None:
+            line.append(self.nodes[line[-1].parent])
+        return line[::-1]
 
     def outputs(self) -> list[Node]:
-        """The last nodes of the n best, best first. (Outputs that several groups have are listed once.)"""
+        """The last nodes of the n best outputs, best first; duplicates among groups are listed once."""
         finished = sorted((node for node in self.nodes if node.fate == "finished"), key=lambda node: -node.score)
         different: dict[tuple[int, ...], Node] = {}
         for node in finished:
@@ -108,15 +106,13 @@ class BeamRecord:
         return {each.number for node in self.outputs()[:1] for each in self.line(node)}
 
     def nbest(self) -> list[Hypothesis]:
-        """The outputs of the search, rebuilt from the record."""
+        """The outputs of the search."""
         return [Hypothesis(self.tokens(node)[:-1], node.score, node.log_probability) for node in self.outputs()]
 
     def named(self, pieces: Sequence[str]) -> BeamRecord:
-        """The same with a piece for the token of each node."""
+        """Set the piece of each node."""
         nodes = [Node(**{**asdict(node), "piece": piece}) for node, piece in zip(self.nodes, pieces, strict=True)]
         return BeamRecord(self.beam, self.nbest_size, self.groups, nodes, list(self.places), self.steps)
-
-    # --- as data -------------------------------------------------------------------------------------------------
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -124,13 +120,8 @@ class BeamRecord:
         head = {"beam": self.beam, "nbest": self.nbest_size, "groups": self.groups, "steps": self.steps}
         return {**head, "outputs": outputs, "nodes": [asdict(node) for node in self.nodes]}
 
-    # --- as a tree -----------------------------------------------------------------------------------------------
-
     def tree(self) -> Tree:
-        """For a terminal: the hypotheses on the way to finished outputs or to the last step.
-
-        Tokens without alternatives are joined in one line.
-        """
+        """A terminal tree of the hypotheses that finished or reached the last step; unbranched ones share a line."""
         from rich.text import Text
         from rich.tree import Tree
 
@@ -146,18 +137,18 @@ class BeamRecord:
         return root
 
     def children(self) -> Children:
-        """The continuations of each node, on the way to hypotheses that finished or were live at the end."""
+        """The extensions of each node that lead to hypotheses that finished or were live at the end."""
         ends = [node for node in self.nodes if node.fate in ("finished", "sentence done", "group done")]
-        wanted = {each.number for node in ends for each in self.line(node)}
+        kept = {each.number for node in ends for each in self.line(node)}
         children: Children = {}
         for node in self.nodes:
-            if node.number in wanted:
+            if node.number in kept:
                 children.setdefault(node.parent, []).append(node)
         return children
 
 
 def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
-    """A node and its continuations up to the next branch, all or none of them of the best output."""
+    """A node and its extensions up to the next branch, all or none of them in the best output."""
     run = [node]
     while len(below := children.get(run[-1].number, [])) == 1 and (below[0].number in best) == (node.number in best):
         run.append(below[0])
@@ -165,7 +156,7 @@ def unbranched(node: Node, children: Children, best: set[int]) -> list[Node]:
 
 
 def ending(node: Node, outputs: Sequence[int]) -> str:
-    """How a hypothesis ended, in words; "" where it was continued."""
+    """The end of a hypothesis in words; "" if it was continued."""
     if node.fate == "finished":
         place = f", output {outputs.index(node.number) + 1}" if node.number in outputs else ""
         return f"finished: score {node.score:.3f}{place}"
@@ -173,7 +164,7 @@ def ending(node: Node, outputs: Sequence[int]) -> str:
 
 
 def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
-    """Tokens in a row, their log-probability, and how the hypothesis ended."""
+    """The tokens of a line, their log-probability and their end."""
     from rich.text import Text
 
     last = run[-1]
@@ -185,10 +176,7 @@ def _line(run: Sequence[Node], outputs: Sequence[int], best: set[int]) -> Text:
 
 
 def record_beam(run: LoadedRun, text: str, options: Decoding | None = None, *, prefix: str | None = None) -> BeamRecord:
-    """Record the search for the output of a text, which may have a prefix.
-
-    A beam of 1 is greedy search. Of minimum Bayes risk, the candidates are recorded.
-    """
+    """Record the search for the output of a text with an optional prefix; for MBR, the search for candidates."""
     if not run.recipe.task_spec.maps_text:
         raise ValueError(f"a beam is recorded for task: seq2seq, and this run is {run.recipe.task_spec}")
     options = options or run.recipe.decoding

@@ -1,4 +1,4 @@
-"""The losses of every token of a test set, as tables to sort: the worst, the longest, the rarest first."""
+"""The loss of every token of a test set, sorted: worst, longest or rarest first."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _BUCKETS = 6
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """One label (a token, a tag, a class) and −log p of it."""
+    """−log p of one label (a token, a tag, a class)."""
 
     sentence: int  # from 1
     position: int  # from 1
     token: str
     loss: float  # nats
     frequency: int | None = None  # in the training text; None: not counted
-    guess: str | None = None  # what the model held likeliest
-    at: str = ""  # the source token it labels
+    guess: str | None = None  # the most likely label
+    at: str = ""  # the source token that it labels
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,12 @@ class SentenceLoss:
 
     @property
     def loss(self) -> float:
-        """Nats a token."""
+        """Nats per token."""
         return fmean(token.loss for token in self.tokens)
 
     @property
     def rarest(self) -> TokenLoss:
-        """The token seen least in training; of equals the one that cost most."""
+        """The token least frequent in training; of equals the one with the largest loss."""
         return min(self.tokens, key=lambda token: (_rarity(token), -token.loss))
 
     @property
@@ -76,7 +76,7 @@ class SentenceLoss:
 
 @dataclass(frozen=True)
 class LengthLoss:
-    """The sentences of `low` to `high` tokens: nats a token over all of them."""
+    """The loss per token of sentences with `low` to `high` tokens."""
 
     low: int
     high: int
@@ -98,11 +98,11 @@ class CorpusLosses:
 
     @property
     def loss(self) -> float:
-        """Nats a token, over all tokens."""
+        """Nats per token, over all tokens."""
         return fmean(token.loss for sentence in self.sentences for token in sentence.tokens)
 
     def sorted(self, order: Order) -> list[SentenceLoss]:
-        """Sentences, the worst (nats a token), the longest or the one with the rarest token first."""
+        """Sentences: worst (nats per token), longest, or with the rarest token first."""
         keys: dict[Order, Callable[[SentenceLoss], Any]] = {
             "worst": lambda each: -each.loss,
             "longest": lambda each: (-len(each.tokens), -each.loss),
@@ -111,7 +111,7 @@ class CorpusLosses:
         return sorted(self.sentences, key=keys[order])
 
     def sorted_tokens(self, order: Order) -> list[TokenLoss]:
-        """Tokens, the worst or the rarest first, or those of the longest sentences in their order."""
+        """Tokens: worst or rarest first, or those of the longest sentences in order."""
         lengths = {each.number: len(each.tokens) for each in self.sentences}
         keys: dict[Order, Callable[[TokenLoss], Any]] = {
             "worst": lambda each: -each.loss,
@@ -121,7 +121,7 @@ class CorpusLosses:
         return sorted((token for sentence in self.sentences for token in sentence.tokens), key=keys[order])
 
     def by_length(self, most: int = _BUCKETS) -> list[LengthLoss]:
-        """Nats a token of short and long sentences: at most so many buckets, nearly equally full."""
+        """Nats per token by length, in at most `most` buckets of similar size."""
         ordered = sorted(self.sentences, key=lambda each: len(each.tokens))
         lengths = np.array([len(each.tokens) for each in ordered])
         cuts = np.unique(np.searchsorted(lengths, lengths[np.arange(1, most) * len(lengths) // most]))
@@ -133,7 +133,7 @@ class CorpusLosses:
         return buckets
 
     def to_dict(self, order: Order = "worst") -> dict[str, Any]:
-        """For JSON: everything, in that order."""
+        """For JSON."""
         return {
             "on": self.on,
             "loss": self.loss,
@@ -143,7 +143,7 @@ class CorpusLosses:
         }
 
     def to_csv(self, order: Order = "worst") -> str:
-        """A line for each token, in that order."""
+        """A line for each token."""
         return csv_text(list(TokenLoss.__dataclass_fields__), map(asdict, self.sorted_tokens(order)))
 
 
@@ -151,11 +151,11 @@ def _rarity(token: TokenLoss) -> float:
     return float("inf") if token.frequency is None else token.frequency
 
 
-# --- showing ---------------------------------------------------------------------------------------------------------
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def sentence_table(view: CorpusLosses, order: Order, limit: int) -> Table:
-    """The first `limit` sentences for a terminal."""
+    """A terminal table of the first `limit` sentences."""
     table = _table("#", "loss", "tokens", "worst token", "rarest token", "source → target")
     for each in view.sorted(order)[:limit]:
         worst, rarest = each.worst, each.rarest
@@ -167,7 +167,7 @@ def sentence_table(view: CorpusLosses, order: Order, limit: int) -> Table:
 
 
 def token_table(view: CorpusLosses, order: Order, limit: int) -> Table:
-    """The first `limit` tokens for a terminal."""
+    """A terminal table of the first `limit` tokens."""
     shown = view.sorted_tokens(order)[:limit]
     guessed, labels = any(each.guess for each in shown), any(each.at for each in shown)
     names = ("token", "loss", "seen", "sentence", "position")
@@ -180,7 +180,7 @@ def token_table(view: CorpusLosses, order: Order, limit: int) -> Table:
 
 
 def length_table(buckets: Iterable[LengthLoss]) -> Table:
-    """Loss by length for a terminal."""
+    """A terminal table of the loss by length."""
     table = _table("tokens", "sentences", "loss")
     for each in buckets:
         _row(table, each.label, f"{each.sentences:,}", f"{each.loss:.3f}")
@@ -203,16 +203,18 @@ def _table(*names: str) -> Table:
 
 
 def _row(table: Table, *cells: str) -> None:
-    """Texts as they are: a token like [b] is no markup."""
+    """Add cells as plain text: a token like [b] is not markup."""
     from rich.text import Text
 
     table.add_row(*(Text(escape_newlines(cell)) for cell in cells))
 
 
+# --- losses ----------------------------------------------------------------------------------------------------------
+
 Counts = NDArray[np.int64]
-_COUNTED_AT_ONCE = 65_536  # examples
+_COUNTED = 65_536  # examples counted together
 _TOKENS = 4_096  # of a batch
-WINDOW = 256  # tokens of a text without ends that stand for a sentence
+WINDOW = 256  # tokens of a language model's text that are listed as one sentence
 
 
 def pair_losses(
@@ -225,8 +227,8 @@ def pair_losses(
     counts: Counts | None = None,
     device: torch.device | str = "cpu",
 ) -> CorpusLosses:
-    """Losses of pairs: a sequence-to-sequence model, a tagger or a classifier, under teacher forcing."""
-    show, place = collate_fn(recipe), torch.device(device)
+    """Losses under teacher forcing of a sequence-to-sequence model, a tagger or a classifier."""
+    collate, place = collate_fn(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)
     sources = [ids[: recipe.data.clean.truncate_source] for ids in sources]
@@ -234,14 +236,14 @@ def pair_losses(
     rows: dict[int, SentenceLoss] = {}
     for some in length_batches([len(sources[n]) + len(targets[n]) + 2 for n in filled], _TOKENS):
         numbers = [filled[index] for index in some]
-        taken = [sources[n] for n in numbers], [targets[n] for n in numbers]
-        batch = padded_batch(show(*taken), np.asarray(numbers))
+        ids = collate([sources[n] for n in numbers], [targets[n] for n in numbers])
+        batch = padded_batch(ids, np.asarray(numbers))
         batch = batch.to(place) if place.type != "cpu" else batch
-        for number, answers in zip(numbers, batch_losses(model, batch), strict=True):
+        for number, losses in zip(numbers, batch_losses(model, batch), strict=True):
             at = vocabulary.source.pieces(sources[number].tolist()) if recipe.task_spec.labels == "words" else []
             tokens = [
                 _token_loss(vocabulary, number, rank, label, loss, guess, counts, at[t] if at else "")
-                for rank, (t, label, loss, guess) in enumerate(answers, 1)
+                for rank, (t, label, loss, guess) in enumerate(losses, 1)
             ]
             rows[number] = SentenceLoss(number + 1, examples[number].source, examples[number].target, tokens)
     return _view(on, [rows[number] for number in sorted(rows)])
@@ -250,7 +252,7 @@ def pair_losses(
 def text_losses(
     stream: NDArray[Any], losses: NDArray[np.float64], vocabulary: Vocabulary, *, on: str, counts: Counts | None = None
 ) -> CorpusLosses:
-    """Losses of a language model, from −log p of each token of a text: documents, cut where they are long."""
+    """Losses of a language model, from −log p of each token of a text; long documents are split into windows."""
     ends = np.flatnonzero(stream == END) + 1
     cuts = sorted({*ends.tolist(), len(stream)})
     rows: list[SentenceLoss] = []
@@ -292,9 +294,9 @@ def _view(on: str, rows: Sequence[SentenceLoss]) -> CorpusLosses:
 
 @torch.inference_mode()
 def batch_losses(model: Any, batch: TrainingBatch) -> Iterator[list[tuple[int, int, float, int]]]:
-    """For each row (position, label, −log p, most likely id) of every label."""
+    """For each row (position, label, −log p, most likely id) of all labels."""
     features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
-    features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
+    features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier predicts once
     scores = model.logits(features).float()  # (B, T, V)
     right = scores.gather(-1, batch.labels[..., None])[..., 0]
     losses = (scores.logsumexp(-1) - right).double().cpu().numpy()
@@ -305,12 +307,12 @@ def batch_losses(model: Any, batch: TrainingBatch) -> Iterator[list[tuple[int, i
 
 
 def token_counts(store: Store, size: int) -> Counts:
-    """(size,): how often each id occurs in the targets of a training text; an end mark once an example."""
+    """(size,): the count of each id in the targets of the training text, with one end mark per example."""
     counts = np.zeros(size, np.int64)
-    for at in range(0, len(store), _COUNTED_AT_ONCE):
-        _, targets = store.take(np.arange(at, min(at + _COUNTED_AT_ONCE, len(store))))
+    for at in range(0, len(store), _COUNTED):
+        _, targets = store.take(np.arange(at, min(at + _COUNTED, len(store))))
         ids = np.concatenate([np.asarray(each, np.int64) for each in targets])
-        counts += np.bincount(np.where(ids < size, ids, UNK), minlength=size)  # words past the end can only be copied
+        counts += np.bincount(np.where(ids < size, ids, UNK), minlength=size)  # ids past the end are copied words
     counts[END] += len(store)
     return counts
 
@@ -332,7 +334,7 @@ def corpus_losses(run: LoadedRun, on: str) -> CorpusLosses:
 
 
 def _training_counts(run: LoadedRun) -> Counts | None:
-    """How often each token occurs in the training text, where that is at hand."""
+    """The counts of all tokens in the training text, if that is available."""
     try:
         prepared = prepare_data(run.recipe, vocabulary=run.vocabulary)
     except (DataError, OSError) as error:
@@ -343,7 +345,7 @@ def _training_counts(run: LoadedRun) -> Counts | None:
 
 
 def quality_by_length(run: LoadedRun, on: str) -> list[LengthBucket]:
-    """The recipe's first metric by the length of the references, decoded as the recipe says."""
+    """The recipe's first metric by reference length, with the recipe's decoding."""
     from sightline.evaluation import breakdowns
     from sightline.evaluation.metrics import measure
 
@@ -358,7 +360,7 @@ def quality_by_length(run: LoadedRun, on: str) -> list[LengthBucket]:
 
 
 def quality_table(qualities: Sequence[LengthBucket], metric: str) -> Table:
-    """Quality by length for a terminal."""
+    """A terminal table of quality by length."""
     from rich.table import Table
 
     table = Table("words", "sentences", metric, title="quality by length", box=None)

@@ -1,13 +1,13 @@
 """Gradient flow: ‖∂L_t/∂h_k‖ against the distance between t and k, measured on real text.
 
-L_t = −log p(token t) and h_k is the state at place k of a sequence that the model reads or writes. In a recurrent
-network the gradient goes through t − k steps, ∂h_t/∂h_k = ∏ ∂h_i/∂h_{i−1}, and vanishes or explodes with their number
-(Hochreiter 1991; Bengio et al. 1994; Pascanu et al. 2013); an LSTM's cell lets it pass, ∂c_i/∂c_{i−1} = f_i on the
-direct path (Hochreiter and Schmidhuber 1997), and attention makes every path one step long (Vaswani et al. 2017).
+L_t = −log p(token t) and h_k is the state at position k of the input or output. In a recurrent network the gradient
+passes through t − k steps, ∂h_t/∂h_k = ∏ ∂h_i/∂h_{i−1}, and vanishes or explodes with their number (Hochreiter 1991;
+Bengio et al. 1994; Pascanu et al. 2013); in an LSTM ∂c_i/∂c_{i−1} = f_i on the direct path (Hochreiter and Schmidhuber
+1997), and with attention every path has one step (Vaswani et al. 2017).
 
-States: of recurrent layers their state after each step, of other layers the vectors that they read. A layer whose
-states affect only the output at their own position (the top layer of a Transformer) is left out. Fused kernels show no
-states between the steps, so recurrent layers run step by step here, by the same formula and parameters.
+The states of a recurrent layer are those after each step; of other layers they are the outputs. A layer whose states
+affect only the output at their own position (the top layer of a Transformer) is omitted. Fused kernels expose no states
+between steps, so recurrent layers run step by step here, with the same formula and parameters.
 """
 
 from __future__ import annotations
@@ -32,16 +32,14 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import PAD
 
 SIDES: tuple[Side, ...] = ("encoder", "decoder")
-SMALLEST = 1e-37  # what is smaller has lost its digits
-_RESOLUTION = 8  # digits that JSON keeps
+SMALLEST = 1e-37  # smaller numbers are imprecise in float32
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Norms at each distance: their median, mean, 10% and 90% quantile, and of how many pairs (t, k).
+    """Norms at each distance: median, mean, 10% and 90% quantile, and the number of pairs (t, k).
 
-    Where gradients vanish, the mean is that of a few that do not; so the curve is the median. Single precision
-    ends near 1e-38: what is smaller is rounding.
+    The curve is the median: where gradients vanish, a few that do not would dominate the mean.
     """
 
     distances: list[int]
@@ -53,7 +51,7 @@ class Curve:
 
     @property
     def per_step(self) -> float | None:
-        """The factor of the gradient per step: e to the slope of the log median over the distances from 1 on."""
+        """The gradient's factor per step: exp of the slope of the log median over distances from 1."""
         pairs = [(d, math.log(m)) for d, m in zip(self.distances, self.median, strict=True) if d >= 1 and m > SMALLEST]
         if len(pairs) < 2:
             return None
@@ -67,13 +65,13 @@ class Curve:
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
         numbers = {"median": self.median, "mean": self.mean, "low": self.low, "high": self.high}
-        rounded = {key: [float(f"{value:.{_RESOLUTION}g}") for value in row] for key, row in numbers.items()}
+        rounded = {key: [float(f"{value:.8g}") for value in row] for key, row in numbers.items()}
         return {"distances": self.distances, **rounded, "count": self.count, "per_step": self.per_step}
 
 
 @dataclass(frozen=True)
 class GradientFlow:
-    """The curves of one model: encoder and decoder states, layer by layer from the bottom."""
+    """The curves of one model, by side and layer from the bottom."""
 
     label: str
     when: str  # "initialisation" or "trained"
@@ -92,9 +90,9 @@ class GradientFlow:
 def gradient_flow(
     model: nn.Module, batches: Iterable[TrainingBatch], *, label: str = "", when: str = "trained", points: int = 8
 ) -> GradientFlow:
-    """Measure a model on padded batches: for each sentence, the gradients of `points` of its answers.
+    """Measure a model on padded batches, at `points` labels of each sentence.
 
-    One backward pass serves the k-th answer of every sentence of a batch, since no sentence depends on another.
+    One backward pass serves the k-th label of all sentences of a batch, since sentences are independent.
     """
     norms: dict[tuple[Side, str], list[NDArray[np.float64]]] = {}  # rows of (distance, norm)
     with differentiable(model):
@@ -102,7 +100,7 @@ def gradient_flow(
             for key, rows in _batch_norms(model, batch, points):
                 norms.setdefault(key, []).append(rows)
     if not norms:
-        raise ValueError(f"{type(model).__name__} kept no states to differentiate by; is it an encoder or a decoder?")
+        raise ValueError(f"{type(model).__name__} has no states to differentiate by; is it an encoder or a decoder?")
     sides: dict[Side, dict[str, Curve]] = {}
     for side in SIDES:
         curves = {name: _curve(np.concatenate(rows)) for (each, name), rows in norms.items() if each == side}
@@ -114,7 +112,7 @@ def gradient_flow(
 
 @contextmanager
 def differentiable(model: nn.Module) -> Iterator[None]:
-    """Without dropout, with gradients; cuDNN's recurrent kernels have those only in training mode."""
+    """Disable dropout and enable gradients; cuDNN's recurrent kernels have those only in training mode."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     for module in model.modules():
@@ -132,7 +130,7 @@ def differentiable(model: nn.Module) -> Iterator[None]:
 def _batch_norms(
     model: Any, batch: TrainingBatch, points: int
 ) -> Iterator[tuple[tuple[Side, str], NDArray[np.float64]]]:
-    """For each layer rows of (distance, norm), for some labels of every sentence."""
+    """Rows of (distance, norm) for each layer, at some labels of every sentence."""
     with keep_states(model) as kept:
         features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
     features = features if features.ndim == 3 else features[:, None]  # (B, T, D): a classifier answers once
@@ -152,7 +150,7 @@ def _batch_norms(
 
 
 def _spread(labels: Tensor, points: int) -> Iterator[Tensor]:
-    """(B,) each: places of answers, evenly over those of each row; the last one is among them."""
+    """Label positions (B,), evenly spaced in each row up to the last."""
     places = [row.nonzero()[:, 0] for row in labels != PAD]
     for point in range(1, points + 1):
         chosen = [int(row[math.ceil(point * len(row) / points) - 1]) if len(row) else 0 for row in places]
@@ -185,7 +183,7 @@ def _distances(kept: RecordedStates, batch: TrainingBatch, side: Side) -> tuple[
 
 
 def _rows(norms: Tensor, lengths: Tensor, distances: Tensor, answered: Tensor) -> NDArray[np.float64]:
-    """(N, 2): distance and norm of every pair of an answer and a state before it."""
+    """(N, 2): distance and norm of every pair of a label and an earlier state."""
     inside = (torch.arange(norms.shape[1])[None, :] < lengths[:, None]) & (distances >= 0) & answered[:, None]
     return torch.stack([distances[inside].double(), norms[inside]], dim=1).numpy()
 
@@ -204,7 +202,7 @@ def _flows(curve: Curve) -> bool:
 
 
 def flow_lines(flows: Sequence[GradientFlow]) -> list[str]:
-    """A table for a terminal: the norm at some distances, and the factor per step."""
+    """Lines of a terminal table: norms at some distances and the factor per step."""
     marks = (0, 1, 2, 5, 10, 20, 50, 100)
     width = max(len(f"{flow.label}, {flow.when}") for flow in flows)
     lines = []
@@ -226,12 +224,12 @@ def flow_lines(flows: Sequence[GradientFlow]) -> list[str]:
 Side = Literal["encoder", "decoder"]
 
 _LAYER = re.compile(r"^(encoder|decoder)\.layers\.(\d+)(\..*)?$")
-_ENTERS, _TOP = -1, 1_000_000  # where the vectors that enter, and what a body puts out, stand among the layers
+_EMBEDDING, _TOP = -1, 1_000_000  # layer numbers of the embedding and of the final output
 
 
 @dataclass
 class LayerStates:
-    """The states of one layer: whole tensors (B, T, D), or one (B, D) a step with the position of each row."""
+    """The states of one layer: tensors (B, T, D), or (B, D) for each step with the position of each row."""
 
     tensors: list[Tensor] = field(default_factory=list)
     places: list[Tensor | None] = field(default_factory=list)  # (B,) each
@@ -241,10 +239,7 @@ class LayerStates:
         self.places += [places] * len(parts)
 
     def norms(self, gradients: list[Tensor | None], longest: int) -> Tensor:
-        """(B, longest): the norm of the gradients at each position; None is zero.
-
-        A step behind the end of its sequence has the place `longest` or a later one, and does not count.
-        """
+        """(B, longest): gradient norms by position; None is zero, and steps after the end have places ≥ `longest`."""
         first = self.tensors[0]
         squares = torch.zeros(first.shape[0], longest + 1, dtype=torch.float64, device=first.device)
         for gradient, places in zip(gradients, self.places, strict=True):
@@ -260,27 +255,27 @@ class LayerStates:
 
 @dataclass
 class RecordedStates:
-    """The states of every layer of a forward pass, by the side and the number of the layer."""
+    """The states of every layer of a forward pass, by side and layer number."""
 
-    both: bool  # whether there is an encoder and a decoder
+    both: bool  # True for models with encoder and decoder
     states: dict[tuple[Side, int], LayerStates] = field(default_factory=dict)
 
     def layers(self, side: Side) -> dict[str, LayerStates]:
-        """By name, from the bottom; the output of a body replaces its top layer."""
+        """By name, from the bottom; the final output replaces the top layer."""
         numbers = sorted(number for each, number in self.states if each == side)
         if numbers[-1:] == [_TOP]:
             numbers = [*numbers[:-2], _TOP] if len(numbers) > 2 else [*numbers]
-        names = {_ENTERS: "embedding", _TOP: "output"}
+        names = {_EMBEDDING: "embedding", _TOP: "output"}
         return {names.get(number, f"layer {number + 1}"): self.states[side, number] for number in numbers}
 
     def on_tap(self, tapped: Tapped) -> Tensor | None:
-        """Keep what enters a body, what a layer puts out and what the encoder hands over."""
+        """Keep embeddings, outputs of layers and the encoder's output."""
         path, _, name = tapped.name.rpartition(".")
         layer = _LAYER.match(path)
         if name == "vectors" and "embedding" in path:
             side: Side = "encoder" if path.startswith("source") or (self.both and not self.states) else "decoder"
-            return self._keep(side, _ENTERS, tapped.tensor)
-        if name == "output" and layer is not None:  # the last one of a layer is its own
+            return self._keep(side, _EMBEDDING, tapped.tensor)
+        if name == "output" and layer is not None:  # the last tap of a layer is its own output
             return self._keep("encoder" if layer[1] == "encoder" else "decoder", int(layer[2]), tapped.tensor)
         if tapped.name == "encoder.output":
             return self._keep("encoder", _TOP, tapped.tensor)
@@ -292,7 +287,7 @@ class RecordedStates:
         return None if kept is tensor else kept
 
     def step(self, side: Side, number: int, parts: Hidden, places: Tensor | None = None) -> Hidden:
-        """Keep the state after a step, and give back what the next step must go on with."""
+        """Keep the state after a step; return the tensors to continue with."""
         kept = tuple(part.clone() if part.requires_grad else part.detach().requires_grad_() for part in parts)
         own = self.states.setdefault((side, number), LayerStates())
         if places is None:
@@ -303,9 +298,9 @@ class RecordedStates:
 
 @contextmanager
 def keep_states(model: nn.Module) -> Iterator[RecordedStates]:
-    """Keep the states of what `model` computes inside the block (once, over whole padded sequences)."""
+    """Keep the states of the forward pass in the block (one pass over padded sequences)."""
     kept = RecordedStates(both=hasattr(model, "encoder") and hasattr(model, "decoder"))
-    paths, recurrent = _watched(model)
+    paths, recurrent = _tapped_paths(model)
     for path, layer in recurrent.items():
         side: Side = "encoder" if path.startswith("encoder") else "decoder"
         number = int(path.rsplit(".", 1)[1])
@@ -319,22 +314,18 @@ def keep_states(model: nn.Module) -> Iterator[RecordedStates]:
             del layer.__dict__["forward"], layer.__dict__["read"]
 
 
-def _watched(model: nn.Module) -> tuple[list[str], dict[str, Recurrence]]:
-    """The paths to listen to, and the recurrent layers."""
+def _tapped_paths(model: nn.Module) -> tuple[list[str], dict[str, Recurrence]]:
+    """The paths to tap, and the recurrent layers."""
     modules = dict(model.named_modules())
     recurrent = {path: module for path, module in modules.items() if isinstance(module, Recurrence)}
     sides = {path.split(".", 1)[0] for path in recurrent}
     paths = [
         path
         for path, module in modules.items()
-        if (isinstance(module, Embedding) and not _only_recurrent(modules, sides))
+        if (isinstance(module, Embedding) and not {"encoder", "decoder"} & modules.keys() <= sides)
         or (path.split(".", 1)[0] not in sides and (_LAYER.match(path) or path == "encoder"))
     ]
     return paths, recurrent
-
-
-def _only_recurrent(modules: dict[str, nn.Module], sides: set[str]) -> bool:
-    return all(side in sides for side in ("encoder", "decoder") if side in modules)
 
 
 def _kept_forward(
@@ -362,14 +353,14 @@ def _kept_read(
         x = reverse_sequences(x, layout) if backward else x
         hidden, states = layer.start(len(x), x), []
         for t in range(x.shape[1]):
-            live = (t < lengths)[:, None]
+            active = (t < lengths)[:, None]
             after = layer.advance(x[:, t], hidden, direction)
-            after = tuple(torch.where(live, new, old) for new, old in zip(after, hidden, strict=True))
+            after = tuple(torch.where(active, new, old) for new, old in zip(after, hidden, strict=True))
             place = lengths - 1 - t if backward else torch.full_like(lengths, t)
             hidden = kept.step(side, number, after, torch.where(t < lengths, place, x.shape[1]))
-            states.append(torch.where(live, hidden[0], 0))
-        found = torch.stack(states, dim=1)  # (B, T, D)
-        return (reverse_sequences(found, layout) if backward else found), hidden[0]
+            states.append(torch.where(active, hidden[0], 0))
+        stacked = torch.stack(states, dim=1)  # (B, T, D)
+        return (reverse_sequences(stacked, layout) if backward else stacked), hidden[0]
 
     def read(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
         if not layer.bidirectional:

@@ -1,4 +1,4 @@
-"""What `sightline inspect` shows, one function for each view: a renderable for the terminal, data for JSON, a figure.
+"""The views of `sightline inspect`: each is a renderable for the terminal, data for JSON and sometimes a figure.
 
 view = heads_view(Subject(run, "Ein Hund bellt.", layer=3))
 rich.print(view.shown); view.record(); view.picture(Path("heads.png"))
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from sightline.inspection.corpus import Order
     from sightline.progress import Progress
 
-_WIDEST = 78  # columns to which a short table of tokens is widened
-_SAMPLED = 20_000  # numbers of a tensor in JSON; of larger ones a sample, with a note
+_WIDEST = 78  # columns that a title may widen a table to
+_SAMPLED = 20_000  # numbers of a tensor in JSON; larger tensors are sampled
 
 
 @dataclass(frozen=True)
 class InspectionView:
-    """The same thing for a terminal, for JSON and, where there is one, as a figure."""
+    """A view for a terminal, for JSON and, if available, as a figure and a CSV file."""
 
     shown: RenderableType
     record: Callable[[], Any]  # for JSON
@@ -43,7 +43,7 @@ class InspectionView:
     to_csv: Callable[[], str] | None = None
 
     def picture(self, path: Path) -> None:
-        """Draw it; its suffix chooses the format."""
+        """Draw the figure in the format of the path's suffix."""
         if self.draw is None:
             raise ValueError(f"--figure {path}: this view has no picture; heads, beam and report have")
         self.draw(path)
@@ -51,7 +51,7 @@ class InspectionView:
 
 @dataclass
 class Subject:
-    """What is inspected: a run and a text, or a trace; narrowed to a step, a layer, a head."""
+    """A run and a text, or a recorded trace, to inspect; optionally one step, layer or head."""
 
     run: LoadedRun | None = None
     text: str = ""
@@ -64,17 +64,17 @@ class Subject:
 
     @cached_property
     def trace(self) -> Trace:
-        """Recorded when it is first asked for."""
+        """The trace, recorded on first use."""
         return self.recorded if self.recorded is not None else self.loaded("a trace").trace(self.text, self.target)
 
     def loaded(self, what: str) -> LoadedRun:
-        """The run; an error where there is only a trace."""
+        """The run; an error if there is only a trace."""
         if self.run is None:
             raise ValueError(f"{what} needs a run folder, and this is an example without one; name a run")
         return self.run
 
     def token(self, number: int) -> str:
-        """The name of a column of the probabilities."""
+        """The name of a token of the output vocabulary."""
         labels = self.trace.about.get("labels")
         if labels is not None:
             return str(labels[number])
@@ -96,7 +96,7 @@ def walkthrough_view(subject: Subject) -> InspectionView:
 
 
 def records_view(subject: Subject) -> InspectionView:
-    """The records in a table: name, formula, shape, range."""
+    """A table of all records: name, formula, shape, range."""
     trace = subject.trace
     if subject.layer is not None:
         check_layer(trace, subject.layer)
@@ -105,7 +105,7 @@ def records_view(subject: Subject) -> InspectionView:
 
 
 def tokens_view(subject: Subject) -> InspectionView:
-    """The probability of each output token, and alternatives."""
+    """The probability of each output token, and its alternatives."""
     choices = token_choices(subject.trace, subject.token)
     if subject.step is not None:
         choices = [choice for choice in choices if choice.place == subject.step]
@@ -136,8 +136,8 @@ def _no_head(subject: Subject, names: Sequence[str]) -> str:
         return "there is no head to show: this model has no attention"
     narrowed = {"--layer": subject.layer, "--head": subject.head}
     options = " ".join(f"{option} {value}" for option, value in narrowed.items() if value is not None)
-    there = f"there is {names[0]}" if len(names) == 1 else f"there are {names[0]} … {names[-1]}"
-    return f"{options}: there is no such head; {there}"
+    known = f"there is {names[0]}" if len(names) == 1 else f"there are {names[0]} … {names[-1]}"
+    return f"{options}: there is no such head; {known}"
 
 
 def beam_view(subject: Subject) -> InspectionView:
@@ -155,7 +155,7 @@ def beam_view(subject: Subject) -> InspectionView:
 
 
 def ablation_view(subject: Subject, heads: Sequence[str] = (), on: str | None = None) -> InspectionView:
-    """What changes when heads are switched off: these together, or each in turn; `on`: measured on a test set, too."""
+    """The effect of switching off `heads` together, or each head in turn; with `on` also on a test set's metric."""
     from sightline.evaluation.metrics import METRICS
     from sightline.inspection.ablation import ablate, ablate_each, effects_table
     from sightline.inspection.attention import head_names
@@ -181,25 +181,25 @@ def ablation_view(subject: Subject, heads: Sequence[str] = (), on: str | None = 
             raise ValueError(_no_head(subject, head_names(run.model)))
         effects = ablate_each(run, texts, targets, heads=names, measure=measure)
     title = "what changes without each head: negative values mean that it was needed"
-    shown = effects_table(effects, metric=metric, title=title)
-    return InspectionView(shown, lambda: {"metric": metric, "effects": [effect.to_dict() for effect in effects]})
+    table = effects_table(effects, metric=metric, title=title)
+    return InspectionView(table, lambda: {"metric": metric, "effects": [effect.to_dict() for effect in effects]})
 
 
 def experts_view(subject: Subject) -> InspectionView:
-    """Which experts each token is routed to."""
+    """The experts of each token."""
     from sightline.inspection.attention import routing_table, routings
 
     layers = routings(subject.trace, layer=subject.layer)
     if not layers:
-        there = ", ".join(each.path for each in routings(subject.trace))
-        if there:
-            raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {there}")
+        known = ", ".join(each.path for each in routings(subject.trace))
+        if known:
+            raise ValueError(f"--layer {subject.layer}: there are no experts in that layer; there are in {known}")
         raise ValueError("there are no experts to show: the model has none (model.….experts)")
     return InspectionView(routing_table(layers), lambda: [routing.to_dict() for routing in layers])
 
 
 def attribution_view(subject: Subject, *, method: Method = "integrated-gradients", steps: int = 64) -> InspectionView:
-    """Which tokens each output token rests on; the output is the model's own, if none is given."""
+    """The attribution of each output token to the input tokens."""
     from rich.console import Group
 
     from sightline.inspection.attribution import AttributionInput, TokenNames, attribute
@@ -232,7 +232,7 @@ def attribution_view(subject: Subject, *, method: Method = "integrated-gradients
 def gradients_view(
     runs: Mapping[str, LoadedRun], on: str, *, sentences: int = 64, progress: Progress | None = None
 ) -> InspectionView:
-    """‖∂L_t/∂h_k‖ against t − k of each run (by its label), at initialisation and after training, on a test set."""
+    """‖∂L_t/∂h_k‖ against t − k on a test set, for each run (by label) at initialization and after training."""
     from sightline.inspection.gradients import flow_lines, gradient_flow
     from sightline.inspection.samples import sample_batches
     from sightline.models.build import build_model
@@ -244,14 +244,8 @@ def gradients_view(
         batches = sample_batches(run.recipe, run.vocabulary, examples, sentences=sentences, device=run.device)
         models = {"initialisation": build_model(run.recipe, run.vocabulary).to(run.device), "trained": run.model}
         for when, model in models.items():
-
-            def counted(when: str = when, label: str = label, batches: Any = batches) -> Iterator[TrainingBatch]:
-                for done, batch in enumerate(batches):
-                    if progress is not None:
-                        progress(f"{label}, {when}", done, len(batches))
-                    yield batch
-
-            flows.append(gradient_flow(model, counted(), label=label, when=when))
+            counted = _with_progress(batches, f"{label}, {when}", progress)
+            flows.append(gradient_flow(model, counted, label=label, when=when))
 
     def draw(path: Path) -> None:
         from sightline.plots.lines import draw_flows
@@ -263,10 +257,17 @@ def gradients_view(
     return InspectionView(Text("\n".join(lines), no_wrap=True), lambda: record, draw)
 
 
+def _with_progress(batches: Sequence[TrainingBatch], stage: str, progress: Progress | None) -> Iterator[TrainingBatch]:
+    for done, batch in enumerate(batches):
+        if progress is not None:
+            progress(stage, done, len(batches))
+        yield batch
+
+
 def corpus_view(
     run: LoadedRun, on: str, *, order: Order = "worst", tokens: bool = False, quality: bool = False
 ) -> InspectionView:
-    """The losses of a test set, sorted, and by length; with `quality` it is decoded and scored by length too."""
+    """The losses of a test set, sorted and by length; with `quality` also its decoded quality by length."""
     from rich.console import Group
 
     from sightline.evaluation.metrics import METRICS, needs_outputs
@@ -315,11 +316,11 @@ def check_differentiable(run: LoadedRun) -> None:
     from sightline.models.ngram import CountedModel
 
     if isinstance(run.model, CountedModel):
-        raise ValueError(f"{run.folder} counts n-grams and has no gradients nor vectors to look at; give another run")
+        raise ValueError(f"{run.folder} counts n-grams and has neither gradients nor vectors; give another run")
 
 
 def trace_record(trace: Trace) -> dict[str, Any]:
-    """A trace for JSON: formulas and numbers, of large tensors a sample that says so."""
+    """A trace for JSON; large tensors are sampled, with a note."""
     records = [
         {
             "name": record.key,
@@ -340,7 +341,7 @@ def trace_record(trace: Trace) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """One output token: its probability, and the most likely tokens at its place."""
+    """One output token: its probability, and the most likely tokens at its position."""
 
     place: int
     token: str
@@ -350,10 +351,7 @@ class TokenChoice:
 
 
 def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> list[TokenChoice]:
-    """Every predicted token; `name` gives the token of a column of the probabilities.
-
-    Places of generated tokens are counted from the first output token, those of labels in the text.
-    """
+    """Every predicted token; `name` maps ids to tokens. Places count from the first output token, or label."""
     probabilities = trace["probabilities"].reshape(-1, trace["probabilities"].shape[-1])  # (T, V)
     labels, losses = trace["labels"].flatten(), trace["losses"].flatten()
     choices, first = [], first_output(trace)
@@ -366,18 +364,12 @@ def token_choices(trace: Trace, name: Callable[[int], str], count: int = 5) -> l
 
 
 def token_table(trace: Trace, choices: Sequence[TokenChoice]) -> Table:
-    """The same for a terminal."""
+    """A terminal table of predicted tokens."""
     title = Text(headline(trace))
-    width = min(title.cell_len, _WIDEST)  # or it would be broken where the table ends
+    width = min(title.cell_len, _WIDEST)  # rich would wrap the title at the table's width
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, min_width=width)
-    for column, justify in (
-        ("", "right"),
-        ("token", "left"),
-        ("p", "right"),
-        ("−log p", "right"),
-        ("likeliest", "left"),
-    ):
-        table.add_column(column, justify=justify)  # type: ignore[arg-type]
+    for column in ("", "token", "p", "−log p", "likeliest"):
+        table.add_column(column, justify="left" if column in ("token", "likeliest") else "right")
     for each in choices:
         best = "  ".join(f"{visible(token)} {share:.3f}" for token, share in each.likeliest)
         first = each.likeliest[0][0] == each.token

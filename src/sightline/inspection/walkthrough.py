@@ -1,10 +1,12 @@
-"""A walkthrough of a trace: each recorded operation in order, with formula, inputs, shape and numbers.
+"""Walkthrough of a trace: each recorded operation in order, with formula, inputs, shape and numbers.
 
     walk = Walkthrough(run.trace("3. März 2015"))
     walk.focus(layer=0, head=1)
     walk.explain("decoder.layers.0.cross_attention.scores", (0, 0, 2, 1))   # "0.62 = 0.8·0.7 + 0.2·0.3"
 
-Also a trace as a table, in a terminal and in a notebook.
+The arithmetic of a number is written out: from a cell of a record one goes back through operations that only move
+numbers to the one that computed it. Unnamed records are written in place. Also a trace as a table, in a terminal and in
+a notebook.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, referenc
 from sightline.plots.terminal import NumberTable, TerminalGrid
 from sightline.recipe.tasks import task_spec
 
-_WHOLE = ("key", "value", "compressed_key", "compressed_value", "bias")  # what one token attends to has all tokens
+_WHOLE = ("key", "value", "compressed_key", "compressed_value", "bias")  # shown for all tokens at every step
 _BEGINNING, _END = 8, 4  # records that a summary shows
 _ROWS = 200  # of a notebook's table; more are counted
 _MATRICES = 4  # shown of a tensor
@@ -39,7 +41,7 @@ _GRID = 40  # tokens across, up to which weights are drawn
 
 @dataclass(frozen=True)
 class ShownRecord:
-    """A record as it is shown: the part of its tensor that is in focus, and the names of its last two axes."""
+    """The part of a record in focus, and the names of its last two axes."""
 
     number: int
     record: Record
@@ -52,7 +54,7 @@ class ShownRecord:
 
 @dataclass(frozen=True)
 class Walkthrough:
-    """The records of a trace; `focus` narrows them to a layer, a head, a step of the output."""
+    """The records of a trace, optionally of one layer, head or output step."""
 
     trace: Trace
     step: int | None = None
@@ -60,7 +62,7 @@ class Walkthrough:
     head: int | None = None
 
     def focus(self, *, step: int | None = None, layer: int | None = None, head: int | None = None) -> Walkthrough:
-        """The same, looking closer; all are counted from 0, and what is out of range is an error."""
+        """Restrict to a step, layer or head (from 0); an error if out of range."""
         walk = replace(self, step=step, layer=layer, head=head)
         if layer is not None:
             check_layer(self.trace, layer)
@@ -73,7 +75,7 @@ class Walkthrough:
 
     @property
     def _tokens(self) -> int:
-        """How many tokens are predicted."""
+        """The number of predicted tokens."""
         about = self.trace.about
         predicted = about["places"] if self._first else about.get("target_tokens", ())
         return len(predicted) or 1
@@ -83,7 +85,7 @@ class Walkthrough:
         return first_output(self.trace)
 
     def records(self) -> Iterator[ShownRecord]:
-        """Those in focus, in order, without other names of the same tensor; numbers stay whatever is in focus."""
+        """The records in focus without aliases; their numbers do not depend on the focus."""
         for place, record in enumerate((record for record in self.trace if not record.alias), 1):
             if self.layer is not None and record.layer != self.layer:
                 continue
@@ -94,7 +96,7 @@ class Walkthrough:
                 yield shown
 
     def explain(self, name: str, cell: Sequence[int]) -> str:
-        """The arithmetic of one number: its record by name, its cell by an index for each axis."""
+        """The arithmetic of the number at an index (`cell`) of a record."""
         return self._explainer.explain(self.trace.find(name).key, tuple(cell))
 
     @cached_property
@@ -149,19 +151,19 @@ class Walkthrough:
 
 
 def _by_head(shown: ShownRecord) -> bool:
-    """Whether the matrices of a tensor are those of its heads."""
+    """True if each matrix of the tensor is that of a head."""
     return len(shown.axes) > 2 and shown.axes[-3].kind == "heads" and shown.tensor.shape[:-3].numel() == 1
 
 
 def check_layer(trace: Trace, layer: int) -> None:
-    """An error for a layer that no record belongs to."""
+    """Refuse a layer without records."""
     known = sorted({record.layer for record in trace if record.layer is not None})
     if layer not in known:
         raise ValueError(f"there is no layer {layer}; there are {known or 'none'}")
 
 
 def first_output(trace: Trace) -> int:
-    """The row of the first output token: behind the text, where both are one sequence."""
+    """The row of the first output token, which follows the text if both are one sequence."""
     about = trace.about
     spec = task_spec(about.get("task"))
     return int(about["places"][0]) if spec is not None and spec.writes_text and "places" in about else 0
@@ -179,7 +181,7 @@ _WRITTEN_IN_PLACE = {  # operations that are written out where they are operands
 
 @dataclass
 class Explainer:
-    """Writes the arithmetic of any number of a trace."""
+    """Writes the arithmetic of the numbers of a trace."""
 
     records: Mapping[str, Record]
     values: Mapping[str, Any]
@@ -191,7 +193,7 @@ class Explainer:
         return Explainer({record.key: record for record in trace.records}, recompute(trace))
 
     def explain(self, key: str, index: Index) -> str:
-        """The number in a cell and how it was computed."""
+        """The number in a cell and its computation."""
         value = self.values[key]
         if len(index) != value.ndim or any(not -n <= k < n for k, n in zip(index, value.shape, strict=True)):
             raise ValueError(f"{key} has the shape {tuple(value.shape)}; {index} is no cell of it")
@@ -199,7 +201,7 @@ class Explainer:
         return f"{number(value[index])} = {self._computation(key, index, 0)}"
 
     def _computation(self, key: str, index: Index, depth: int) -> str:
-        """How the number in a cell was computed."""
+        """The computation of the number in a cell."""
         key, origin, moved = self._origin(key, index)
         if origin is None:
             return "padding"
@@ -218,19 +220,19 @@ class Explainer:
         return OPERATIONS[record.operation].cell(Cell(record.operation, arguments, origin, operand, operands))
 
     def _operand(self, argument: Any, value: Any, index: Index, depth: int) -> str:
-        """An operand: its number, or how that was computed where the record is unnamed."""
+        """An operand: its number, or its computation if the record is unnamed."""
         if not isinstance(argument, Ref):
             return number(value)
-        own = within(np.asarray(value), index)
-        key, place, _ = self._origin(argument.name, own)
+        cell = within(np.asarray(value), index)
+        key, origin, _ = self._origin(argument.name, cell)
         record = self.records.get(key)
-        short = record is not None and record.unnamed and record.operation in _WRITTEN_IN_PLACE
-        if not short or place is None or depth >= _DEPTH:
-            return number(np.asarray(value)[own])
-        return self._computation(key, place, depth + 1)
+        in_place = record is not None and record.unnamed and record.operation in _WRITTEN_IN_PLACE
+        if not in_place or origin is None or depth >= _DEPTH:
+            return number(np.asarray(value)[cell])
+        return self._computation(key, origin, depth + 1)
 
     def _origin(self, key: str, index: Index) -> tuple[str, Index | None, bool]:
-        """The record and the cell in which a number was before it was moved; no cell for padding."""
+        """The record and cell that a number was moved from, if it was moved; no cell for padding."""
         moved, place = False, index
         while (record := self.records.get(key)) is not None and record.operation in _MOVING:
             operation = OPERATIONS[record.operation]
@@ -252,7 +254,7 @@ def render_values(
     columns: Sequence[str] | None,
     names: Sequence[str] | None = None,
 ) -> Iterator[RenderableType]:
-    """A tensor as matrices of its last two axes: numbers as a table, weights as a grid of colours, too."""
+    """Render matrices of a tensor's last two axes: a table of numbers, and a grid of colours for weights."""
     if tensor.dim() == 0:
         yield Text(f"   {number(tensor)}")
         return
@@ -284,7 +286,7 @@ def _tables(matrix: Tensor, rows: Sequence[str] | None, columns: Sequence[str] |
 
 
 def value_range(tensor: Tensor) -> str:
-    """The least and the largest number, −∞ aside."""
+    """The smallest and the largest finite number."""
     if not tensor.numel():
         return ""
     if not tensor.is_floating_point():
@@ -295,12 +297,12 @@ def value_range(tensor: Tensor) -> str:
 
 
 def shape_of(record: Record) -> str:
-    """`2×3`, or a number alone."""
+    """`2×3`; `1` for a single number."""
     return "×".join(map(str, record.shape)) or "1"
 
 
 def headline(trace: Trace) -> str:
-    """What was traced, in a line."""
+    """One line: text, output, number of steps, loss."""
     about = trace.about
     if not about:
         return f"{len(trace)} steps"
@@ -310,7 +312,7 @@ def headline(trace: Trace) -> str:
 
 
 def trace_summary(trace: Trace) -> str:
-    """A few lines: what was traced, the first and the last records with their shapes, and how to see the rest."""
+    """A few lines: the first and last records with their shapes, and how to see the rest."""
     records = trace.named
     shown = records if len(records) <= _BEGINNING + _END + 1 else [*records[:_BEGINNING], *records[-_END:]]
     width = max((len(record.key) for record in shown), default=0)
@@ -326,7 +328,7 @@ def trace_summary(trace: Trace) -> str:
 
 
 def trace_table(trace: Trace) -> Table:
-    """Every named record: number, name, formula, shape, range."""
+    """A terminal table of named records: number, name, formula, shape, range."""
     table = Table(title=Text(headline(trace)), title_justify="left", box=None, pad_edge=False)
     for column, justify in (("", "right"), ("step", "left"), ("formula", "left"), ("shape", "left"), ("range", "left")):
         table.add_column(column, justify=justify, overflow="fold", no_wrap=column == "step")  # type: ignore[arg-type]
@@ -339,7 +341,7 @@ def trace_table(trace: Trace) -> Table:
 
 
 def trace_html(trace: Trace) -> str:
-    """The same for a notebook."""
+    """An HTML table of named records for notebooks."""
     rows = [
         f"<tr><td>{place}</td><td><code>{escape(record.key)}</code></td>"
         f'<td title="{escape(record.latex)}">{mathml(record.formula)}</td>'
