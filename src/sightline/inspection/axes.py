@@ -1,8 +1,8 @@
-"""What the axes of a tensor stand for, derived from those of its operands along each recorded operation.
+"""Labels of a tensor's axes, derived from those of its operands for each recorded operation.
 
-Input tensors are given their axes (`Recorder.give`), weights of embeddings have a vocabulary, and layers name new axes
-where they tap them (`axes={1: "heads"}`). Everything else follows: a product keeps the rows of one operand and the
-columns of the other, a slice keeps which tokens it took, a gather says in which order.
+The axes of inputs are given (`Recorder.give`), embeddings have a vocabulary axis, and layers name new axes at taps
+(`axes={1: "heads"}`). All others follow: a product keeps the rows of one operand and the columns of the other, a slice
+keeps the positions of its tokens, a gather reorders them.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from sightline.inspection.trace import Axis
 BATCH, SOURCE, TARGET = Axis("batch"), Axis("source"), Axis("target")
 HEADS, EXPERTS, VOCABULARY, FEATURES = Axis("heads"), Axis("experts"), Axis("vocabulary"), Axis("features")
 UNKNOWN = Axis()
-_MOST = 4_000_000  # numbers of a result whose movements are followed
+_MOST = 4_000_000  # numbers of a result whose origins are followed
 
 Axes = tuple[Axis, ...]
 
 
 @dataclass(frozen=True)
 class Operand:
-    """An argument that is a record or a weight: its shape, its axes, and the target token it belongs to, if to one."""
+    """An argument that is a record or a weight: its shape, its axes, and its target token, if it has one."""
 
     shape: tuple[int, ...]
     axes: Axes = ()
     token: int | None = None
 
     def axis(self, number: int) -> Axis:
-        """One axis; an unknown one where nothing is known."""
+        """One axis, possibly unknown."""
         return self.axes[number] if len(self.axes) == len(self.shape) else UNKNOWN
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """The axes of a result, and the target token it belongs to where a decoder runs token by token."""
+    """The axes of a result, and its target token if a decoder runs token by token."""
 
     axes: Axes
     token: int | None = None
@@ -51,8 +51,8 @@ class Call:
     operands: Mapping[str, Any]
     constants: Mapping[str, Any]
     shape: tuple[int, ...]
-    moved: str  # of an operation that only moves numbers: the operand that it moves
-    sources: Callable[[], Any]  # and the flat place in it of each number of the result
+    moved: str  # the operand whose numbers the operation moves, if it only moves numbers
+    sources: Callable[[], Any]  # the flat index in that operand of each number of the result
 
     def all(self) -> list[Operand]:
         """Every operand."""
@@ -61,7 +61,7 @@ class Call:
 
     @property
     def token(self) -> int | None:
-        """The latest target token that an operand belongs to."""
+        """The latest target token among the operands."""
         tokens = [each.token for each in self.all() if each.token is not None]
         return max(tokens) if tokens else None
 
@@ -70,7 +70,7 @@ Rule = Callable[[Call], Labelled]
 
 
 def elementwise(call: Call) -> Labelled:
-    """Of operands that are broadcast: the first that says anything about an axis."""
+    """The axes of broadcast operands: the first known label of each."""
     return Labelled(_merged(call.all(), call.shape), call.token)
 
 
@@ -91,7 +91,7 @@ def _merged(operands: Sequence[Operand], shape: Sequence[int]) -> Axes:
 
 
 def _comes_before(one: Axis, other: Axis, size: int) -> bool:
-    """Of operands that belong to different tokens: all tokens in order (a convolution's own), else the latest token."""
+    """Prefer all tokens in order (a convolution's own input), else the latest token."""
     if size == 1:
         return one.place(0) > other.place(0)
     whole = tuple(range(size))
@@ -99,7 +99,7 @@ def _comes_before(one: Axis, other: Axis, size: int) -> bool:
 
 
 def first(call: Call) -> Labelled:
-    """The axes of the first operand, as far as the shapes agree."""
+    """The axes of the first operand, where the sizes agree."""
     operand = call.all()[0]
     same = operand.axes if len(operand.axes) == len(call.shape) else ()
     axes = tuple(
@@ -110,7 +110,7 @@ def first(call: Call) -> Labelled:
 
 
 def first_with_features(call: Call) -> Labelled:
-    """The axes of the first operand, with features last."""
+    """The axes of the first operand, with features as the last."""
     found = first(call)
     return replace(found, axes=(*found.axes[:-1], FEATURES) if found.axes else ())
 
@@ -151,7 +151,7 @@ def embedding(call: Call) -> Labelled:
 
 
 def select(call: Call) -> Labelled:
-    """One place of an axis: of the target tokens, that token."""
+    """Remove an axis; selecting from target tokens sets the token."""
     x, axis = call.operands["x"], call.constants["axis"]
     gone, place = x.axis(axis), call.constants["index"] % x.shape[axis]
     token = gone.place(place) if gone.kind == "target" else call.token
@@ -163,7 +163,7 @@ def concatenate(call: Call) -> Labelled:
     axes = list(_merged([part for part in parts if len(part.shape) == len(call.shape)], call.shape))
     along = [part.axis(joined) for part in parts]
     kinds = {axis.kind for axis in along if axis.kind}
-    if len(kinds) == 1 and kinds <= {"source", "target"}:  # with padding, where nothing is known
+    if len(kinds) == 1 and kinds <= {"source", "target"}:  # unknown axes are padding
         places = [
             axis.place(k) if axis.kind else -1
             for part, axis in zip(parts, along, strict=True)
@@ -180,7 +180,7 @@ def concatenate(call: Call) -> Labelled:
 
 
 def stack(call: Call) -> Labelled:
-    """A new axis: of results for one target token each, those tokens."""
+    """Add an axis: the target tokens, if each part belongs to one."""
     parts, new = call.operands["parts"], call.constants["axis"] % len(call.shape)
     axes = list(_merged(parts, [*call.shape[:new], *call.shape[new + 1 :]]))
     if all(part.token is not None for part in parts):
@@ -193,7 +193,7 @@ def _tokens(parts: Sequence[Operand]) -> Axis:
 
 
 def moved(call: Call) -> Labelled:
-    """Of numbers that only changed places: an axis of the result is the axis of x along which its numbers lay."""
+    """The axes of moved numbers: an axis of the result is the axis of x along which its numbers lie."""
     x = call.operands[call.moved]
     size = int(np.prod(call.shape))
     if not x.axes or not size or size > _MOST:
@@ -225,7 +225,7 @@ def moved(call: Call) -> Labelled:
 
 
 def _constant(places: list[int], x: Operand, used: set[int]) -> dict[int, int]:
-    """Axes of x for those of the result along which nothing changes: the batch first, the others from behind."""
+    """Match axes of size 1 (or constant ones) of the result to unused axes of x: batch first, others from the end."""
     found = dict.fromkeys(places, -1)
     rest = [n for n in range(len(x.shape)) if n not in used]
     if places and rest and places[0] == rest[0] == 0:
@@ -237,7 +237,7 @@ def _constant(places: list[int], x: Operand, used: set[int]) -> dict[int, int]:
 
 
 def _taken(axis: Axis, size: int, places: Any, padding: Any) -> Axis:
-    """Some places of an axis, in some order; −1 for padding."""
+    """An axis of selected entries; −1 for padding."""
     if axis.kind not in ("source", "target", "vocabulary", "predicted"):
         return axis
     taken = [-1 if empty else axis.place(int(k)) for k, empty in zip(places, padding, strict=True)]

@@ -1,7 +1,6 @@
-"""The arithmetic of one number, as one would write it by hand: "0.8·0.7 + 0.2·0.3".
+"""Write the arithmetic of one number: "0.8·0.7 + 0.2·0.3".
 
-Each function here writes one cell of one kind of operation; the table in operations.py says which. Operands that are
-unnamed intermediate results are written out in place.
+Each function writes one cell of a kind of operation; the table in operations.py assigns them.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ import numpy as np
 from sightline.inspection.numpy_functions import expert
 
 Index = tuple[int, ...]
-MOST_TERMS = 12  # of a sum; the rest is added up
+MOST_TERMS = 12  # of a sum; the rest is summed
 
 
 def number(value: Any) -> str:
-    """Four digits, with a real minus."""
+    """A number with four digits and a minus sign."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool):
         return str(value)
@@ -30,24 +29,24 @@ def number(value: Any) -> str:
 
 
 def factor(text: str) -> str:
-    """A term as it may be written in a product."""
+    """A term in a product, with parentheses if needed."""
     return f"({text})" if text.startswith("−") or " " in text else text
 
 
 def within(value: Any, index: Index) -> Index:
-    """A cell of a result as a cell of one of its operands, which may have been broadcast."""
+    """The cell of an operand, which may be broadcast, for a cell of the result."""
     own = index[len(index) - value.ndim :]
     return tuple(0 if size == 1 else k for k, size in zip(own, value.shape, strict=True))
 
 
 @dataclass
 class Cell:
-    """One cell of one operation's result: the values of its arguments, and how to write an operand."""
+    """One cell of an operation's result, with the values of its arguments."""
 
     operation: str
     arguments: Mapping[str, Any]
     index: Index
-    operand: Callable[[str], str]  # the number of an argument at this cell, or how it was computed
+    operand: Callable[[str], str]  # writes an argument at this cell: its number or its computation
     operands: tuple[str, ...]  # the arguments that are records or weights
 
     def row(self, axis: int = -1) -> Any:
@@ -61,7 +60,7 @@ class Cell:
 
 
 def call(at: Cell) -> str:
-    """Any other operation: its name and its operands in the same place."""
+    """Any other operation: its name and its operands at the same cell."""
     parts = []
     for name in at.operands:
         value = np.asarray(at.arguments[name])
@@ -70,7 +69,7 @@ def call(at: Cell) -> str:
 
 
 def between(sign: str, *, product: bool = False) -> Callable[[Cell], str]:
-    """a + b, a·b and their like."""
+    """A binary operation: a + b, a·b, ..."""
 
     def write(at: Cell) -> str:
         a, b = at.operand("a"), at.operand("b")
@@ -137,7 +136,7 @@ def linear_relu(at: Cell) -> str:
 
 
 def _summands(at: Cell) -> list[float]:
-    """The numbers that a sum, a mean or a maximum runs over."""
+    """The numbers of a sum, mean or maximum."""
     x, axes = at.arguments["x"], at.arguments.get("axes")
     over = set(range(x.ndim)) if axes is None else {axis % x.ndim for axis in axes}
     rest = list(at.index)
@@ -235,7 +234,7 @@ def mixture_of_experts(at: Cell) -> str:
 
 
 def copy_mixture(at: Cell) -> str:
-    """log of the generated share of a word and of the attention weights of its copies in the source."""
+    """log(p_gen softmax(logits) + (1 − p_gen) Σ attention weights of the word's copies)."""
     *step, word = at.index
     logits, gate, weights, tokens = (np.asarray(at.arguments[name]) for name in ("logits", "gate", "weights", "tokens"))
     own = tokens[step[0]] == word
@@ -252,13 +251,13 @@ def nll(at: Cell) -> str:
 
 
 def sinusoid(key: str, index: Index, table: Any) -> str | None:
-    """A number of a table of sinusoidal positions by its formula, PE(pos, 2i) = sin(pos / 10000^(2i/D)); else None."""
+    """The formula of a sinusoidal position, PE(pos, 2i) = sin(pos / 10000^(2i/D)); None for other tables."""
     if "positions" not in key.split(".") or key.rpartition(".")[2] != "table" or len(index) != 2:
         return None
     (position, feature), width = index, table.shape[1]
     pair = feature - feature % 2
     angle = position / 10_000 ** (pair / width)
     name, value = ("sin", math.sin(angle)) if feature == pair else ("cos", math.cos(angle))
-    if abs(float(table[index]) - value) > 1e-4 * max(1.0, position * 1e-3):  # a table of another kind: learned
+    if abs(float(table[index]) - value) > 1e-4 * max(1.0, position * 1e-3):  # a learned table
         return None
     return f"{name}({position} / 10000^({pair}/{width}))"

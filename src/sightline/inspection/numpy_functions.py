@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -179,3 +181,26 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
         mixture_of_experts, copy_mixture,
     )
 }  # fmt: skip
+
+
+def source_of_functions(script: str) -> str:
+    """The source of the functions that a script calls, and of those that they call."""
+    called: set[str] = set()
+    unread = [script]
+    while unread:
+        names = {node.id for node in ast.walk(ast.parse(unread.pop())) if isinstance(node, ast.Name)}
+        new = names & FUNCTIONS.keys() - called
+        called |= new
+        unread += map(_source, new)
+    return "\n\n".join(_source(name) for name in FUNCTIONS if name in called)
+
+
+def _source(name: str) -> str:
+    """The source of a function without type annotations."""
+    tree = ast.parse(inspect.getsource(FUNCTIONS[name]))
+    (function,) = tree.body
+    assert isinstance(function, ast.FunctionDef)
+    for argument in (*function.args.args, *function.args.kwonlyargs):
+        argument.annotation = None
+    function.returns = None
+    return ast.unparse(tree) + "\n"

@@ -1,17 +1,15 @@
-"""A trace as a NumPy script that computes every step again, written as one would write it by hand.
+"""Export a trace as a NumPy script that recomputes every step, in the style of hand-written code.
 
 The folder holds the saved trace and `script.py`. The script loads the weights and the input tokens, computes each named
-tensor from those before it and stops at a number that is not the recorded one.
+tensor from earlier ones and stops at the first number that differs from the recorded one.
 
-An expression is made of the records' operations: unnamed records are written in place, those used several times get a
-variable. Variables are called as their tensors are within their part of the model (`query`, `scores`); those that other
-parts read carry its name, too (`encoder_layers_0_output`).
+Unnamed records are written in place; those used several times get a variable. Variables have the names of their tensors
+within a part of the model (`query`), preceded by the part if other parts read them (`encoder_layers_0_output`).
 """
 
 from __future__ import annotations
 
 import ast
-import inspect
 import keyword
 import math
 import re
@@ -25,15 +23,15 @@ from typing import Any
 import numpy as np
 
 from sightline.files import atomic_folder, write_atomically
-from sightline.inspection.numpy_functions import FUNCTIONS
+from sightline.inspection.numpy_functions import FUNCTIONS, source_of_functions
 from sightline.inspection.operations import OPERATIONS
 from sightline.inspection.trace import GIVEN, Record, Ref, Trace, numpy_value, references
 
 SCRIPT = "script.py"
-# float32, summed in another order, a network deep; what is compared has been recomputed all the way from the tokens
+# float32 sums in another order, through a whole network: values are recomputed from the tokens
 RELATIVE, ABSOLUTE = 1e-3, 1e-4
-_LINE = 116  # characters of a line
-_LITERAL = 8  # integers that are written out
+_LINE = 116  # characters
+_LITERAL = 8  # integers of an array that is written out
 
 _HEAD = '''"""{headline}
 
@@ -72,7 +70,7 @@ def check(part, call=1, strides={{}}, **tensors):
 
 
 def export_script(trace: Trace, folder: Path) -> Path:
-    """Write a new folder with the trace and its script; returns the script's path."""
+    """Write a new folder with the trace and its script; return the script's path."""
     if not trace.has_arithmetic:
         raise ValueError("this trace has no arithmetic to export; make it with run.trace or record_arithmetic")
     with atomic_folder(folder) as unfinished:
@@ -88,41 +86,16 @@ def script_of(trace: Trace) -> str:
     title = re.sub(r'["\\\x00-\x1f]', " ", headline(trace))
     head = _HEAD.format(headline=title, script=SCRIPT, relative=RELATIVE, absolute=ABSOLUTE)
     body = "\n".join(_Writer.of(trace).lines())
-    functions = "\n\n".join(_functions(body))
+    functions = source_of_functions(body)
     end = '\nprint(f"all {checked} steps are what the model computed")\n'
     return head + functions + ("\n\n" if functions else "") + body + end
-
-
-def _functions(body: str) -> Iterator[str]:
-    """The source of the functions that the script calls, and of those that they call."""
-    called: dict[str, None] = {}
-    waiting = [body]
-    while waiting:
-        names = {node.id for node in ast.walk(ast.parse(waiting.pop())) if isinstance(node, ast.Name)}
-        for name in sorted(names & FUNCTIONS.keys() - called.keys()):
-            called[name] = None
-            waiting.append(_source(name))
-    for name in FUNCTIONS:
-        if name in called:
-            yield _source(name)
-
-
-def _source(name: str) -> str:
-    """Without type annotations: a reader of the script looks for the formula."""
-    tree = ast.parse(inspect.getsource(FUNCTIONS[name]))
-    (function,) = tree.body
-    assert isinstance(function, ast.FunctionDef)
-    for argument in (*function.args.args, *function.args.kwonlyargs):
-        argument.annotation = None
-    function.returns = None
-    return ast.unparse(tree) + "\n"
 
 
 # --- sections and variables -------------------------------------------------------------------------------------------
 
 
 def _part(name: str) -> str:
-    """The section a record belongs to: a layer, or else the outermost part of the model."""
+    """The section of a record: its layer, or the outermost part of the model."""
     match = re.match(r"(.*?\b(?:layers|attentions)\.\d+)\.", name)
     return match[1] if match else name.partition(".")[0] if "." in name else ""
 
@@ -132,12 +105,12 @@ class _Writer:
     """Writes a trace line by line."""
 
     trace: Trace
-    uses: Counter[str]  # how often each record is an argument
-    users: Mapping[str, list[Record]]  # the records that it is an argument of
-    texts: dict[str, str] = field(default_factory=dict)  # record → its variable, or the expression to write in place
+    uses: Counter[str]  # number of uses of each record as an argument
+    users: Mapping[str, list[Record]]  # the records that use it
+    texts: dict[str, str] = field(default_factory=dict)  # record → its variable, or its expression
     part: str = ""  # of the current section
     taken: set[str] = field(default_factory=set)  # variables of the current section
-    shared: set[str] = field(default_factory=set)  # variables that several sections read
+    shared: set[str] = field(default_factory=set)  # variables used in several sections
 
     @staticmethod
     def of(trace: Trace) -> _Writer:
@@ -202,7 +175,7 @@ class _Writer:
         return line + shape if len(line + shape) <= _LINE else _assignment(variable, text) + shape
 
     def _unnamed(self, record: Record) -> str:
-        """A record between two taps: written in place, or kept in a variable where it is used again or is long."""
+        """A record between two taps: a variable if it is used again or long, else written in place."""
         text = self._expression(record)
         if text.isidentifier() or not (self._kept(record) or len(text) > _LINE):
             self.texts[record.key] = text
@@ -211,7 +184,7 @@ class _Writer:
         return _assignment(variable, text)
 
     def _kept(self, record: Record) -> bool:
-        """Whether an unnamed record gets a variable because it is used several times."""
+        """True for unnamed records that get a variable because they are used several times."""
         return self.uses[record.key] > 1 and record.operation not in (GIVEN, None, "same") and not _is_weight(record)
 
     def _expression(self, record: Record) -> str:
@@ -219,12 +192,12 @@ class _Writer:
             return _constant(record)
         assert record.operation is not None
         template = OPERATIONS[record.operation].expression(record.arguments)
-        elsewhere = record.unnamed and not self._kept(record) and self._elsewhere(record)  # `w` is another one there
+        elsewhere = record.unnamed and not self._kept(record) and self._elsewhere(record)
         filled = _Filled(self, record.arguments, elsewhere).visit(ast.parse(template, mode="eval").body)
-        return _text(_simplified(filled))
+        return _text(_Simplify().visit(filled))
 
     def operand(self, name: str, whole: bool) -> ast.expr:
-        """A record or a weight as an expression."""
+        """The expression of a record or a weight."""
         if name in self.texts:
             text = self.texts[name]
         elif self.part and name.startswith(self.part + ".") and not whole:
@@ -236,7 +209,7 @@ class _Writer:
     # --- names of variables -------------------------------------------------------------------------------------------
 
     def _variable(self, record: Record) -> str:
-        """`query` within its section; `encoder_output` where other sections read it."""
+        """`query` within its section; `encoder_output` if other sections use it."""
         aliases = [record, *self._aliases(record)]
         if any(self._elsewhere(each) for each in aliases):
             name = min((each.name for each in aliases), key=lambda name: (name.count("."), len(name)))
@@ -248,7 +221,7 @@ class _Writer:
         return self._unique(short, self.taken)
 
     def _shared_variable(self, record: Record) -> str:
-        """An intermediate result is called by its other name, or by what is made of it: `query_key_value`."""
+        """The name of an unnamed record: an alias, or the tensors computed from it (`query_key_value`)."""
         aliases = self._aliases(record)
         if aliases:
             return self._variable(aliases[0])
@@ -277,12 +250,12 @@ class _Writer:
         return unique
 
     def _aliases(self, record: Record) -> list[Record]:
-        """The named records that are nothing but other names of this one."""
+        """The named records that are aliases of this one."""
         same = [user for user in self.users.get(record.key, []) if user.operation in ("same", "shown_as")]
         return [alias for user in same for alias in ([] if user.unnamed else [user]) + self._aliases(user)]
 
     def _elsewhere(self, record: Record) -> bool:
-        """Whether another section reads it, through other names and through what is written in place, too."""
+        """True if another section uses a record, also through aliases and expressions written in place."""
         section, seen = _section(record), {record.key}
         waiting = [(record, True)]  # and whether it is a variable by itself
         while waiting:
@@ -299,13 +272,13 @@ class _Writer:
 
 
 def _is_weight(record: Record) -> bool:
-    """A weight, transposed: short enough to be written every time."""
+    """True for a transposed weight, which is short enough to repeat."""
     of = record.arguments.get("x")
     return record.operation == "transpose" and isinstance(of, Ref) and "~" not in of.name
 
 
 def _assignment(variable: str, text: str) -> str:
-    """In one line, or a call or a sum over several."""
+    """An assignment in one line; long calls and sums are wrapped."""
     line = f"{variable} = {text}"
     tree = ast.parse(text, mode="eval").body
     if len(line) <= _LINE:
@@ -324,7 +297,7 @@ def _text(tree: ast.AST) -> str:
 
 
 def _wrapped(start: str, parts: list[str], end: str) -> str:
-    """A call in one line, or over several."""
+    """A call in one line, or wrapped."""
     line = start + ", ".join(parts) + end
     if len(line) <= _LINE:
         return line
@@ -336,7 +309,7 @@ def _wrapped(start: str, parts: list[str], end: str) -> str:
 
 
 def _call(record: Record) -> int:
-    """Which run of its module it belongs to, from 1."""
+    """The run of its module, from 1."""
     return int(record.key.rpartition("#")[2].split("~")[0]) if "#" in record.key else 1
 
 
@@ -358,7 +331,7 @@ def _identifier(name: str) -> str:
 
 
 def _constant(record: Record) -> str:
-    """An input: numbers in order and all alike are written out, others are read from the file."""
+    """An input: ranges, zeros, ones and short lists are written out, other arrays read from the file."""
     value = numpy_value(record.tensor)
     if record.unnamed and value.size:
         if value.ndim == 1 and value.dtype == np.int64 and np.array_equal(value, np.arange(len(value))):
@@ -378,13 +351,13 @@ def _constant(record: Record) -> str:
 
 
 class _Filled(ast.NodeTransformer):
-    """Puts operands and constants in place of the names of arguments."""
+    """Replaces argument names by operands and constants."""
 
     def __init__(self, writer: _Writer, arguments: Mapping[str, Any], whole: bool) -> None:
         self.writer, self.arguments, self.whole = writer, arguments, whole
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """`indices[0]` is one of several references."""
+        """`indices[0]`: an item of a list of references."""
         if isinstance(node.value, ast.Name) and isinstance(self.arguments.get(node.value.id), list):
             assert isinstance(node.slice, ast.Constant)
             return self._expression(self.arguments[node.value.id][node.slice.value])
@@ -400,12 +373,11 @@ class _Filled(ast.NodeTransformer):
             return ast.List([self._expression(part) for part in value], ast.Load())
         if isinstance(value, float) and not math.isfinite(value):
             return ast.parse("-np.inf" if value < 0 else "np.inf", mode="eval").body
-        root = _root(value)
-        return ast.parse(root or repr(value), mode="eval").body
+        return ast.parse(_root(value) or repr(value), mode="eval").body
 
 
 def _root(value: Any) -> str:
-    """√6 and 1/√6 are written so; nothing for other numbers."""
+    """√6 and 1/√6 as `math.sqrt(6)` and `1 / math.sqrt(6)`; "" for other numbers."""
     if not isinstance(value, float) or not 0.01 < value < 100 or value == 1:
         return ""
     square = value**2 if value > 1 else value**-2
@@ -414,39 +386,35 @@ def _root(value: Any) -> str:
     return f"math.sqrt({round(square)})" if value > 1 else f"1 / math.sqrt({round(square)})"
 
 
-def _simplified(tree: ast.expr) -> ast.expr:
-    """x.T.T → x, a transposition undone → x, a slice of a whole axis as `:`."""
+class _Simplify(ast.NodeTransformer):
+    """x.T.T → x; x * (1 / y) → x / y; two reshapes → one; a transposition undone → x."""
 
-    class Simplify(ast.NodeTransformer):
-        def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-            self.generic_visit(node)
-            inner = node.value
-            if node.attr in ("T", "mT") and isinstance(inner, ast.Attribute) and inner.attr == node.attr:
-                return inner.value
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        inner = node.value
+        if node.attr in ("T", "mT") and isinstance(inner, ast.Attribute) and inner.attr == node.attr:
+            return inner.value
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        right = node.right
+        if isinstance(node.op, ast.Mult) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.Div):
+            if isinstance(right.left, ast.Constant) and right.left.value == 1:
+                return ast.BinOp(node.left, ast.Div(), right.right)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        outer, inner = node.func, node.func.value if isinstance(node.func, ast.Attribute) else None
+        if not (isinstance(outer, ast.Attribute) and isinstance(inner, ast.Call)):
             return node
-
-        def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-            self.generic_visit(node)
-            right = node.right
-            if isinstance(node.op, ast.Mult) and isinstance(right, ast.BinOp) and isinstance(right.op, ast.Div):
-                if isinstance(right.left, ast.Constant) and right.left.value == 1:  # x * (1 / y) → x / y
-                    return ast.BinOp(node.left, ast.Div(), right.right)
+        if not isinstance(inner.func, ast.Attribute) or outer.attr != inner.func.attr:
             return node
-
-        def visit_Call(self, node: ast.Call) -> ast.AST:
-            self.generic_visit(node)
-            outer, inner = node.func, node.func.value if isinstance(node.func, ast.Attribute) else None
-            if not (isinstance(outer, ast.Attribute) and isinstance(inner, ast.Call)):
-                return node
-            if not isinstance(inner.func, ast.Attribute) or outer.attr != inner.func.attr:
-                return node
-            if outer.attr == "reshape":  # twice is once
-                outer.value = inner.func.value
-            elif outer.attr == "transpose":  # undone
-                first, second = ([ast.literal_eval(each) for each in call.args] for call in (inner, node))
-                order = [first[k] for k in second]
-                return inner.func.value if order == sorted(order) else node
-            return node
-
-    result: ast.expr = Simplify().visit(tree)
-    return result
+        if outer.attr == "reshape":
+            outer.value = inner.func.value
+        elif outer.attr == "transpose":
+            first, second = ([ast.literal_eval(each) for each in call.args] for call in (inner, node))
+            order = [first[k] for k in second]
+            return inner.func.value if order == sorted(order) else node
+        return node

@@ -1,4 +1,4 @@
-"""Record a forward pass: the named tensors that pass the taps, and the operations that made them.
+"""Record a forward pass: the tensors at its taps and the operations that computed them.
 
     with record(model) as trace:                # named tensors, formulas
         model.encode(...)
@@ -8,10 +8,9 @@
         recorder.model.encode(tokens, layout)
     trace = recorder.finish()
 
-With arithmetic, the pass is followed kernel by kernel: the origin of every tensor is known (the kernel that made it and
-its arguments). A tap gives a tensor its name; its origin is followed back to tensors that have names, to weights and to
-inputs, and what lies between becomes unnamed records. So layers need not repeat what they compute, and a trace shows
-what was computed.
+With arithmetic, a dispatch mode records the kernel and arguments of every tensor. A tap names a tensor; its origin is
+followed back to named tensors, weights and inputs, and the steps between become unnamed records. Layers therefore need
+not repeat their computation for a trace.
 """
 
 from __future__ import annotations
@@ -72,18 +71,18 @@ def _key(name: str, count: int) -> str:
 
 @dataclass(eq=False)
 class TensorOrigin:
-    """Where a tensor came from; `name` once it has one."""
+    """The kernel that computed a tensor; `name` once it is recorded."""
 
-    tensor: Tensor  # kept alive: origins are found by the identity of tensors
-    kernel: str = ""  # "": it existed before recording began
+    tensor: Tensor  # kept alive: origins are looked up by identity
+    kernel: str = ""  # "": an input or a weight
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    number: int = 0  # which of the kernel's results it is
+    number: int = 0  # index among the kernel's results
     name: str | None = None
-    value: Tensor | None = None  # a copy, where later kernels may write into the tensor
+    value: Tensor | None = None  # a copy, if later kernels may write into the tensor
 
 
 class KernelRecorder(TorchDispatchMode):
-    """Knows the origin of every tensor made while it is active."""
+    """Records the origin of every tensor computed while it is active."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -98,7 +97,7 @@ class KernelRecorder(TorchDispatchMode):
         arguments = {name: self.with_origins(value) for name, value in given.items()}
         result = func(*args, **kwargs)
         kernel = schema.name
-        if kernel == "aten::detach_":  # of what `torch.tensor` makes: nothing is written
+        if kernel == "aten::detach_":  # called by `torch.tensor`; writes nothing
             return result
         if schema.is_mutable:
             kernel = kernel.removesuffix("_")
@@ -117,14 +116,13 @@ class KernelRecorder(TorchDispatchMode):
         return value
 
     def origin(self, tensor: Tensor) -> TensorOrigin:
-        """Where a tensor came from; one seen for the first time is an input."""
-        known = self.origins.get(id(tensor))
-        if known is None:
-            known = self.origins[id(tensor)] = TensorOrigin(tensor, value=tensor.detach().clone())
-        return known
+        """The origin of a tensor; an unknown tensor is an input."""
+        if id(tensor) not in self.origins:
+            self.origins[id(tensor)] = TensorOrigin(tensor, value=tensor.detach().clone())
+        return self.origins[id(tensor)]
 
     def _forget_views_of(self, changed: Tensor) -> None:
-        """A kernel writes into a tensor: of other tensors in the same memory only the values are known from now on."""
+        """After a write into a tensor, keep only the values of other tensors in its memory."""
         memory = changed.untyped_storage().data_ptr()
         for key, origin in self.origins.items():
             tensor = origin.tensor
@@ -140,7 +138,7 @@ def _origin(tensor: Tensor, kernel: str, arguments: Mapping[str, Any], number: i
 
 
 def _unnamed_arguments(origin: TensorOrigin) -> list[TensorOrigin]:
-    """Those that have no name yet; none for a kernel without an operation."""
+    """The arguments without a name; none for a kernel without an operation."""
     if not origin.kernel or to_operation(origin.kernel, origin.arguments, origin.tensor, origin.number) is None:
         return []
     parts = [part for value in origin.arguments.values() for part in (value if isinstance(value, list) else [value])]
@@ -151,7 +149,7 @@ def _unnamed_arguments(origin: TensorOrigin) -> list[TensorOrigin]:
 
 
 class Recorder:
-    """Makes a record of each tapped tensor, after the unnamed records that lead to it."""
+    """Adds a record for each tapped tensor, after the unnamed records of its computation."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -187,24 +185,23 @@ class Recorder:
         formula: str = "softmax(logits)",
         note: str = "",
     ) -> None:
-        """How every trace ends: softmax(logits) (…, V), −log p of each label, and their mean.
+        """Record softmax(logits) (…, V), −log p of each label, and their mean (over `places`, if given).
 
-        `formula` and `note` say what the softmax is of, where that is not simply the logits before it. With `places`
-        the mean is over those that are true: where an output is predicted.
+        `formula` and `note` describe a softmax of something other than the preceding logits.
         """
         axes = (BATCH, Axis("predicted"))[: labels.dim()]
         self.give("labels", labels, "tokens to be predicted", axes)
         probabilities = torch.softmax(logits.float(), -1)
         self.on_tap(Tapped("probabilities", probabilities, formula, ()))
         self.trace.records[-1] = replace(self.trace.records[-1], note=note or self.trace.records[-1].note)
-        losses = 0.0 - probabilities.gather(-1, labels[..., None])[..., 0].log()  # what is certain costs 0, not −0
+        losses = 0.0 - probabilities.gather(-1, labels[..., None])[..., 0].log()  # 0, not −0, for p = 1
         operands = {"probabilities": probabilities, "labels": labels}
         self.on_tap(Tapped("losses", losses, "−log p(label)", (), "nll", operands))
         losses = losses if places is None else losses[places]
         self.on_tap(Tapped("loss", losses.mean(), "mean of the losses", ()))
 
     def finish(self) -> Trace:
-        """The trace, with the weights that it needs, without unnamed records that nothing needs."""
+        """The trace with its weights, without unused unnamed records."""
         needed: set[str] = set()
         kept: list[Record] = []
         for each in reversed(self.trace.records):
@@ -253,7 +250,7 @@ class Recorder:
     def add_unnamed(
         self, key: str, tensor: Tensor | None, operation: str | None, arguments: Mapping[str, Any], note: str
     ) -> None:
-        """A record between two taps; only an input keeps its tensor."""
+        """Add a record between two taps; only inputs keep their tensors."""
         kept = _NOTHING if tensor is None or operation not in (GIVEN, None) else tensor.detach().clone()
         labelled = Labelled(()) if tensor is None else self._labelled(operation, arguments, tuple(tensor.shape))
         self._known[key] = (_NOTHING if tensor is None else tensor, labelled)
@@ -263,22 +260,20 @@ class Recorder:
         self.trace.records.append(self._unnamed[key])
 
     def _inputs(self, arguments: Mapping[str, Any]) -> tuple[str, ...]:
-        """The named records and the weights nearest behind a record."""
-        found: dict[str, None] = {}
-        waiting, seen = list(references(arguments)), set()
+        """The named records and weights that arguments lead to through unnamed records."""
+        inputs: list[str] = []
+        waiting, seen = list(references(arguments)), set[str]()
         while waiting:
             name = waiting.pop(0)
-            if name in seen:
-                continue
-            seen.add(name)
-            if name in self._unnamed:
+            if name in self._unnamed and name not in seen:
                 waiting = [*references(self._unnamed[name].arguments), *waiting]
-            else:
-                found[name] = None
-        return tuple(found)
+            elif name not in seen:
+                inputs.append(name)
+            seen.add(name)
+        return tuple(inputs)
 
     def _labelled(self, operation: str | None, arguments: Mapping[str, Any], shape: tuple[int, ...]) -> Labelled:
-        """What the axes of a result stand for."""
+        """The axes of a result."""
         if operation in (GIVEN, None):
             return Labelled(())
         operands = {name: self._operand(value) for name, value in arguments.items() if any(references(value))}
@@ -307,11 +302,11 @@ class Recorder:
 
 
 def _renamed(axes: Axes, kinds: Mapping[int, str | int], shape: Sequence[int]) -> Axes:
-    """Axes with those that a layer names: a kind, or of tokens every how many-th they are."""
+    """Apply the labels of a layer: a kind, or the stride of tokens that it keeps."""
     every = list(axes) if len(axes) == len(shape) else [Axis()] * len(shape)
     for number, kind in kinds.items():
         if isinstance(kind, int):
-            if every[number].places:  # some tokens, not all of them
+            if every[number].places:  # not all tokens
                 every[number] = Axis(every[number].kind, tuple(range(0, kind * shape[number], kind)))
         else:
             every[number] = Axis(kind)
@@ -319,13 +314,13 @@ def _renamed(axes: Axes, kinds: Mapping[int, str | int], shape: Sequence[int]) -
 
 
 class _Unnamed:
-    """The unnamed records that lead to a tap, named after it with a number."""
+    """The unnamed records that lead to a tap; their keys are its key with a number."""
 
     def __init__(self, recorder: Recorder, key: str) -> None:
         self.recorder, self.key, self.count = recorder, key, 0
 
     def operation(self, origin: TensorOrigin) -> tuple[str | None, dict[str, Any], str]:
-        """How a tensor was made: operation, arguments (references, constants, lists of them) and a note."""
+        """The operation of a tensor, its arguments (references, constants, lists of them) and a note."""
         if not origin.kernel:
             return GIVEN, {}, ""
         call = to_operation(origin.kernel, origin.arguments, origin.tensor, origin.number)
