@@ -29,7 +29,7 @@ def streams(*arguments: object) -> tuple[str, str]:
     return result.stdout, result.stderr
 
 
-def test_the_lecture_example_is_walked_from_tokens_to_loss() -> None:
+def test_lecture_example_walkthrough() -> None:
     shown = run("lecture-example")
     places = [
         shown.index(name) for name in ("1. source.tokens", "Q Kᵀ / √d_k", "softmax(scores)", "probabilities", "3.081")
@@ -37,7 +37,7 @@ def test_the_lecture_example_is_walked_from_tokens_to_loss() -> None:
     assert places == sorted(places)
 
 
-def test_a_walk_can_be_narrowed() -> None:
+def test_walkthrough_of_layer_head_and_step() -> None:
     shown = run("lecture-example", "--layer", "0", "--head", "1", "--step", "2")
     assert "decoder.layers.0.cross_attention.weights" in shown
     assert "(step 2, head 1)" in shown
@@ -45,12 +45,12 @@ def test_a_walk_can_be_narrowed() -> None:
 
 
 def test_a_cell_is_explained() -> None:
-    told = run("lecture-example", "--cell", "decoder.0.cross_attention.products[0,0,2,1]")
-    assert told.startswith("−4.508 = (−1.535)·1.313 + 1.136·(−2.275) + ")
+    printed_text = run("lecture-example", "--cell", "decoder.0.cross_attention.products[0,0,2,1]")
+    assert printed_text.startswith("−4.508 = (−1.535)·1.313 + 1.136·(−2.275) + ")
 
 
 @pytest.mark.parametrize("view", ["steps", "tokens"])
-def test_there_are_other_views(view: str) -> None:
+def test_steps_and_tokens_views(view: str) -> None:
     shown = run(view, "lecture-example")
     assert ("encoder.layers.0.attention.weights" in shown) == (view == "steps")
     assert ("likeliest" in shown) == (view == "tokens")
@@ -107,14 +107,16 @@ def test_a_head_is_switched_off_with_its_effect_on_a_corpus(tasks: dict[str, Pat
         (["attribution", "dog runs", "--method", "occlusion"], {"--json": "grid.json", "--figure": "grid.png"}),
     ],
 )
-def test_every_file_that_is_written_is_told(
+def test_written_files_are_reported(
     tasks: dict[str, Path], arguments: list[str], files: dict[str, str], tmp_path: Path
 ) -> None:
     places = {option: tmp_path / name for option, name in files.items()}
-    _, told = streams(
+    _, printed_text = streams(
         arguments[0], tasks["tag-gru"], *arguments[1:], *(part for place in places.items() for part in place)
     )
-    assert [line for line in told.splitlines() if line.startswith("wrote")] == [f"wrote {p}" for p in places.values()]
+    assert [line for line in printed_text.splitlines() if line.startswith("wrote")] == [
+        f"wrote {p}" for p in places.values()
+    ]
 
 
 def test_gradient_flow_of_several_runs_is_one_picture_and_one_file(tasks: dict[str, Path], tmp_path: Path) -> None:
@@ -148,22 +150,20 @@ def test_every_task_has_attributions(tasks: dict[str, Path], name: str, text: st
 
 
 @pytest.mark.parametrize(("name", "text", "wrong"), [("classify-mean", "good", "Q"), ("tag-gru", "dog runs", "NOUN Q")])
-def test_a_label_that_is_not_there_is_refused_as_a_view_refuses_it(
-    tasks: dict[str, Path], name: str, text: str, wrong: str
-) -> None:
-    told = []
+def test_unknown_label_is_refused_by_every_view(tasks: dict[str, Path], name: str, text: str, wrong: str) -> None:
+    printed_text = []
     for how in ("walkthrough", "attribution"):
         with pytest.raises(ValueError, match="there is no label 'Q'; there are ") as refused:
             run(how, tasks[name], text, "--target", wrong)
-        told.append(str(refused.value))
-    assert told[0] == told[1]
+        printed_text.append(str(refused.value))
+    assert printed_text[0] == printed_text[1]
 
 
 @pytest.mark.parametrize("how", ["tokens", "attribution"])
-def test_letters_of_a_forced_output_that_no_vocabulary_holds_are_named(tasks: dict[str, Path], how: str) -> None:
-    _, told = streams(how, tasks["lm-gru"], "ANNA: the", "--target", " a犬 d")
+def test_unknown_pieces_of_forced_output_are_reported(tasks: dict[str, Path], how: str) -> None:
+    _, printed_text = streams(how, tasks["lm-gru"], "ANNA: the", "--target", " a犬 d")
     said = "written as unknown (--target), for they are not in the vocabulary: 1 piece in 1 text, '犬'"
-    assert told == f"sightline: {said}\n"
+    assert printed_text == f"sightline: {said}\n"
     assert streams(how, tasks["lm-gru"], "ANNA: the", "--target", " a d")[1] == ""
 
 
@@ -198,7 +198,7 @@ def test_losses_by_length_are_drawn_where_there_are_lengths(tasks: dict[str, Pat
         run("corpus", tasks["lm-bpe"], "--on", "test", "--figure", figure)
 
 
-def test_what_experts_had_in_training_is_drawn(tmp_path: Path) -> None:
+def test_expert_shares_are_drawn(tmp_path: Path) -> None:
     shares = {"encoder.1": [0.25, 0.75], "decoder.0": [0.5, 0.5]}
     record = {"kind": "train", "step": 5, "experts": shares, "dropped": 0.1}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")

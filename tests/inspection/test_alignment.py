@@ -69,7 +69,7 @@ def test_weights_of_another_shape_or_not_finite_are_refused() -> None:
         Alignment(["a"], ["c"], np.array([[np.nan]], np.float32))
 
 
-def test_without_colours_the_cells_are_shades_under_their_labels() -> None:
+def test_grid_without_colours_uses_shades() -> None:
     weights = np.array([[0.95, 0.05], [0.3, 0.7]], np.float32)
     assert printed(Alignment(["ein", "Hund"], ["a", "dog"], weights), 40)[:3] == [
         "    ein Hund",
@@ -79,13 +79,13 @@ def test_without_colours_the_cells_are_shades_under_their_labels() -> None:
 
 
 @pytest.mark.parametrize(("system", "code", "weight"), [("truecolor", "48;2;", 0.77), ("256", "48;5;", 0.66)])
-def test_with_colours_the_cells_have_backgrounds(system: str, code: str, weight: float) -> None:
+def test_grid_with_colours_has_backgrounds(system: str, code: str, weight: float) -> None:
     # Two weights, because rich keeps the codes of a style it has met whatever console asks next.
     alignment = Alignment(["ein"], ["a"], np.array([[weight]], np.float32))
     assert code in printed(alignment, 40, force_terminal=True, color_system=system, no_color=False)[1]
 
 
-def test_a_terminal_that_wants_no_colours_gets_shades() -> None:
+def test_no_color_uses_shades() -> None:
     lines = printed(sharp(["ein"], ["a"]), 40, force_terminal=True, color_system="truecolor", no_color=True)
     assert "█" in lines[1]
 
@@ -96,7 +96,7 @@ def test_a_date_of_forty_characters_fits_in_a_hundred_columns_as_one_block() -> 
     assert sum(line.startswith("9 ") for line in lines) == 1
 
 
-def test_what_does_not_fit_is_cut_into_blocks_and_nothing_is_lost() -> None:
+def test_wide_grid_is_split_into_blocks() -> None:
     lines = printed(sharp(DATE * 2, ["a"]), 60)
     rows = [line for line in lines if line.startswith("a ")]
     assert max(map(cell_len, lines)) <= 60
@@ -116,16 +116,16 @@ def test_wide_combining_and_right_to_left_labels_keep_the_columns_aligned(source
     assert len({cell_len(line) for line in lines}) == 1
 
 
-def test_labels_that_cannot_be_seen_get_a_sign() -> None:
+def test_invisible_labels_get_a_sign() -> None:
     assert [visible(token) for token in (" ", "\n", "", "\u0301", "a\x1bb")] == ["␣", "⏎", "∅", "◌\u0301", "a�b"]
 
 
-def test_nothing_to_show_is_shown_as_nothing() -> None:
+def test_empty_alignment_has_empty_text() -> None:
     assert len(printed(Alignment([], [], np.zeros((0, 0), np.float32)), 80)) >= 1
 
 
 @pytest.mark.parametrize("tokens", [["Mädchen", "$x$", "a_b^2", "\\frac"], ["ولد", "小さな", " "]])
-def test_a_picture_is_drawn_without_warnings_whatever_the_labels(tmp_path: Path, tokens: list[str]) -> None:
+def test_figure_has_no_warnings_for_any_label(tmp_path: Path, tokens: list[str]) -> None:
     pytest.importorskip("matplotlib")
     before = "matplotlib.pyplot" in sys.modules
     with warnings.catch_warnings():
@@ -159,7 +159,7 @@ TARGETS = ["A dog barks loudly.", "nothing", "The children laugh about the dog �
 
 
 @pytest.mark.parametrize("text", [*SOURCES, "  Zwei   Männer,\tdie  漢字 ü 🙂", "Don't 'go'", "a\u0301 b"])
-def test_each_piece_of_a_text_belongs_to_the_word_it_stands_in(text: str) -> None:
+def test_pieces_belong_to_their_words(text: str) -> None:
     tokenizer = untrained("transformer").vocabulary.source
     cut = align_words(tokenizer, text)
     assert cut.words == text.split()
@@ -170,7 +170,7 @@ def test_each_piece_of_a_text_belongs_to_the_word_it_stands_in(text: str) -> Non
     assert (np.diff(cut.members.nonzero()[1]) >= 0).all()  # in order
 
 
-def test_words_may_be_cut_otherwise_and_written_in_another_case() -> None:
+def test_words_may_differ_in_segmentation_and_case() -> None:
     tokenizer = untrained("transformer").vocabulary.source
     cut = align_words(tokenizer, "Ein Hund bellt laut.", ["ein", "hund", "bellt", "la", "ut", "."])
     pieces = tokenizer.pieces(cut.ids)
@@ -180,14 +180,14 @@ def test_words_may_be_cut_otherwise_and_written_in_another_case() -> None:
         align_words(tokenizer, "Ein Hund", ["ein", "katze"], 7)
 
 
-def test_a_piece_that_reaches_into_two_words_counts_for_both() -> None:
+def test_piece_across_two_words_belongs_to_both() -> None:
     tokenizer = untrained("transformer").vocabulary.source
     cut = align_words(tokenizer, "Hund", list("Hund"))
     assert len(cut.ids) < 4
     assert cut.members.any(axis=0).all() and (cut.members.sum(axis=1) > 1).any()
 
 
-def test_pieces_spell_their_words() -> None:
+def test_align_pieces_spells_words() -> None:
     cut = align_pieces([4, 5, 6, 7, 8], ["▁A", "▁d", "og", "▁", "!"])
     assert cut.words == ["A", "dog", "!"]
     expected = [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 0], [0, 0, 1]]
@@ -202,7 +202,7 @@ def test_weights_are_summed_over_source_pieces_and_averaged_over_target_pieces()
     assert found.tolist() == [[0.5, 0.5], [1.0, 0.0]]
 
 
-def test_each_target_word_is_linked_to_what_it_gave_most_and_to_nothing_if_it_gave_nothing() -> None:
+def test_target_words_link_to_largest_weight_or_nothing() -> None:
     weights = np.array([[0.1, 0.7], [0.6, 0.2], [0.0, 0.0]], dtype=np.float32)
     found = WordAlignment(["a", "b"], ["x", "y", "z"], weights)
     assert found.links == {(1, 0), (0, 1)}
@@ -214,7 +214,7 @@ def test_each_target_word_is_linked_to_what_it_gave_most_and_to_nothing_if_it_ga
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_batches_give_what_sentences_alone_give(name: str) -> None:
+def test_batched_alignment_equals_single(name: str) -> None:
     run = untrained(name)
     together = align_pairs(run, SOURCES, TARGETS)
     for number, found in enumerate(together):
@@ -225,7 +225,7 @@ def test_batches_give_what_sentences_alone_give(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_the_attention_is_that_of_alignments_of_pieces(name: str) -> None:
+def test_alignment_uses_recorded_attention(name: str) -> None:
     run = untrained(name)
     source, target = run.vocabulary.source.encode(SOURCES[0]), run.vocabulary.target.encode(TARGETS[0])
     ((weights,),) = source_attention(run, [source], [target], select_heads(run.model, ()))
@@ -234,7 +234,7 @@ def test_the_attention_is_that_of_alignments_of_pieces(name: str) -> None:
     np.testing.assert_allclose(weights, expected.weights, atol=1e-6)
 
 
-def test_shifted_words_are_aligned_by_the_weights_of_the_step_that_reads_them() -> None:
+def test_shift_uses_weights_of_next_step() -> None:
     run = untrained("transformer")
     source = align_words(run.vocabulary.source, SOURCES[0])
     target = align_words(run.vocabulary.target, TARGETS[0])
@@ -263,7 +263,7 @@ def test_heads_and_layers_can_be_chosen_by_name() -> None:
     assert np.abs(one - other).max() > 1e-3
 
 
-def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
+def test_ensemble_averages_models_with_cross_attention() -> None:
     members = [untrained(name) for name in ("transformer", "recurrent", "bottleneck")]
     first = members[0]
     together = Run(Path("none"), first.recipe, first.vocabulary, Ensemble([each.model for each in members]), CPU)
@@ -277,7 +277,7 @@ def test_of_an_ensemble_every_model_that_looks_is_read() -> None:
     np.testing.assert_allclose(found.weights, (2 * parts[0] + parts[1]) / 3, atol=1e-6)  # two heads and one
 
 
-def test_behind_the_cut_of_long_sources_no_word_has_links() -> None:
+def test_truncated_source_words_have_no_links() -> None:
     run = untrained("transformer")
     clean = run.recipe.data.clean.model_copy(update={"truncate_source": len(run.vocabulary.source.encode("Ein Hund"))})
     data = run.recipe.data.model_copy(update={"clean": clean})
@@ -288,7 +288,7 @@ def test_behind_the_cut_of_long_sources_no_word_has_links() -> None:
     np.testing.assert_array_equal(long.weights[:, :2], short.weights)
 
 
-def test_outputs_are_aligned_as_the_model_cut_them() -> None:
+def test_outputs_are_aligned_with_generated_pieces() -> None:
     run = untrained("transformer")
     texts = [text for text in SOURCES if text]
     tokens = [guesses[0].tokens for guesses in run.predict_nbest(texts)]
@@ -297,7 +297,7 @@ def test_outputs_are_aligned_as_the_model_cut_them() -> None:
         assert found.target == run.vocabulary.target.decode(ids).split()
 
 
-def test_what_cannot_be_aligned_is_an_error() -> None:
+def test_alignment_refuses_unsuitable_runs() -> None:
     run = untrained("transformer")
     with pytest.raises(
         ValueError, match=r"encoder.0.self.1 is no cross-attention head; decoder.layers.0.cross_attention.0 … "
@@ -318,7 +318,7 @@ def links(text: str) -> frozenset[tuple[int, int]]:
     return frozenset((int(i), int(j)) for i, j in (word.split("-") for word in text.split()))
 
 
-def test_growing_takes_neighbours_of_words_that_have_no_link_yet() -> None:
+def test_grow_diag_adds_neighbours_of_unlinked_words() -> None:
     forward, backward = links("0-0 1-1 2-1 4-4"), links("0-0 1-1 1-2 3-3")
     assert intersection(forward, backward) == links("0-0 1-1")
     assert union(forward, backward) == links("0-0 1-1 1-2 2-1 3-3 4-4")
@@ -326,17 +326,17 @@ def test_growing_takes_neighbours_of_words_that_have_no_link_yet() -> None:
     assert grow_diag_final_and(forward, backward) == links("0-0 1-1 1-2 2-1 3-3 4-4")
 
 
-def test_growing_leaves_links_between_words_that_both_have_one() -> None:
+def test_grow_diag_skips_links_between_linked_words() -> None:
     forward, backward = links("0-0 1-1 0-1"), links("0-0 1-1 1-0")
     assert grow_diag_final_and(forward, backward) == links("0-0 1-1")
 
 
-def test_final_takes_far_links_only_where_neither_word_has_one() -> None:
+def test_final_and_adds_links_of_unlinked_words() -> None:
     forward, backward = links("0-0 5-0 7-7"), links("0-0 0-5 7-5")
     assert grow_diag_final_and(forward, backward) == links("0-0 7-7")
 
 
-def test_all_lie_between_intersection_and_union_and_agree_where_both_do() -> None:
+def test_symmetrizations_lie_between_intersection_and_union() -> None:
     points = list(product(range(3), range(3)))
     draw = np.random.default_rng(0)
     for _ in range(300):
@@ -351,7 +351,7 @@ def test_links_are_written_in_order() -> None:
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_several_ways_of_looking_are_read_in_one_pass(name: str) -> None:
+def test_several_selections_need_one_pass(name: str) -> None:
     run = untrained(name)
     ways = [HeadSelection((path,), shift) for path in run.model.cross_attention_paths for shift in (False, True)]
     for how, found in zip(ways, align_by_selections(run, SOURCES, TARGETS, ways), strict=True):

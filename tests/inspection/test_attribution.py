@@ -52,18 +52,18 @@ def question(source: list[int], target: list[int]) -> AttributionInput:
     return AttributionInput.of(padded_batch(seq2seq_ids([np.array(source)], [np.array(target)]), np.arange(1)))
 
 
-def numbered(asked: AttributionInput) -> TokenNames:
-    reads, given = asked.sizes
-    outputs = [f"o{number}" for number in range(len(asked.places))]
+def numbered(case: AttributionInput) -> TokenNames:
+    reads, given = case.sizes
+    outputs = [f"o{number}" for number in range(len(case.places))]
     return TokenNames([f"s{number}" for number in range(reads)], [f"t{number}" for number in range(given)], outputs)
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("backwards", [False, True])
-def test_of_a_model_that_copies_the_attribution_lands_on_the_copied_token(method: Method, backwards: bool) -> None:
+def test_copy_model_is_attributed_to_copied_token(method: Method, backwards: bool) -> None:
     words = [4, 7, 5, 9, 6]
-    asked = question(words, words[::-1] if backwards else words)
-    found = attribute(Copier(backwards=backwards), asked, numbered(asked), method=method)
+    case = question(words, words[::-1] if backwards else words)
+    found = attribute(Copier(backwards=backwards), case, numbered(case), method=method)
     copied = np.arange(len(words))[::-1] if backwards else np.arange(len(words))
     for answer, place in enumerate(copied):
         row = found.from_source[answer]
@@ -75,9 +75,9 @@ def test_of_a_model_that_copies_the_attribution_lands_on_the_copied_token(method
     assert np.allclose(own, 1)
 
 
-def test_integrated_gradients_of_a_model_that_copies_are_the_whole_change_of_its_answer() -> None:
-    asked = question([4, 7], [4, 7])
-    found = attribute(Copier(), asked, numbered(asked), steps=64)
+def test_integrated_gradients_of_copy_model_are_complete() -> None:
+    case = question([4, 7], [4, 7])
+    found = attribute(Copier(), case, numbered(case), steps=64)
     right = torch.log_softmax(torch.tensor([8.0] + [0.0] * (SIZE - 1)), 0)[0]
     change = float(right) + np.log(SIZE)  # with nothing there, every word is as likely as another
     assert found.from_source[0, 0] == pytest.approx(change, rel=1e-5)
@@ -123,50 +123,50 @@ KINDS = ("tied", "lstm", "lm", "tagger", "classifier")
 @pytest.mark.parametrize("kind", KINDS)
 def test_integrated_gradients_are_complete(kind: str) -> None:
     """Σ a = f(x) − f(x') (Sundararajan et al. 2017, proposition 1)."""
-    model, asked = built(kind)
-    found = attribute(model, asked, numbered(asked), steps=32)
+    model, case = built(kind)
+    found = attribute(model, case, numbered(case), steps=32)
     total = found.from_source.sum(1) + found.from_target.sum(1)
     assert np.abs(total).max() > 1e-3
     assert found.gaps is not None and np.abs(found.gaps).max() < 1e-4
-    rough = attribute(model, asked, numbered(asked), steps=2)
+    rough = attribute(model, case, numbered(case), steps=2)
     assert rough.gaps is not None and np.abs(found.gaps).max() <= np.abs(rough.gaps).max() + 1e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("method", METHODS)
-def test_no_answer_owes_anything_to_a_target_token_that_comes_later(kind: str, method: Method) -> None:
-    model, asked = built(kind)
-    found = attribute(model, asked, numbered(asked), method=method, steps=4)
-    assert found.from_source.shape == (len(asked.places), asked.sizes[0])
+def test_later_target_tokens_have_no_attribution(kind: str, method: Method) -> None:
+    model, case = built(kind)
+    found = attribute(model, case, numbered(case), method=method, steps=4)
+    assert found.from_source.shape == (len(case.places), case.sizes[0])
     assert np.allclose(np.triu(found.from_target, 1), 0, atol=1e-6)
-    if asked.decoder_input is not None:
+    if case.decoder_input is not None:
         assert np.abs(np.tril(found.from_target)).max() > 1e-6
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_scores_are_the_log_probabilities_of_the_answers(kind: str) -> None:
-    model, asked = built(kind)
-    every = [attribute(model, asked, numbered(asked), method=method, steps=4).scores for method in METHODS]
+def test_scores_are_log_probabilities_of_outputs(kind: str) -> None:
+    model, case = built(kind)
+    every = [attribute(model, case, numbered(case), method=method, steps=4).scores for method in METHODS]
     np.testing.assert_allclose(every[0], every[1], atol=1e-5)
     np.testing.assert_allclose(every[0], every[2], atol=1e-5)
     assert (every[0] < 0).all()
 
 
-def test_the_first_order_of_input_times_gradient_is_that_of_finite_differences() -> None:
-    model, asked = built("lstm")
+def test_input_gradient_equals_finite_differences() -> None:
+    model, case = built("lstm")
     model = model.double()
-    found = attribute(model, asked, numbered(asked), method="input-gradient")
-    table, token = model.source_embedding.weight, int(asked.source[1])  # type: ignore[union-attr, index]
+    found = attribute(model, case, numbered(case), method="input-gradient")
+    table, token = model.source_embedding.weight, int(case.source[1])  # type: ignore[union-attr, index]
     with torch.no_grad():
         table[token] *= 1 + 1e-6  # type: ignore[index, operator]
-    moved = attribute(model, asked, numbered(asked), method="input-gradient").scores
+    moved = attribute(model, case, numbered(case), method="input-gradient").scores
     np.testing.assert_allclose((moved - found.scores) / 1e-6, found.from_source[:, 1], rtol=1e-2, atol=1e-5)
 
 
-def test_an_occluded_token_is_unknown() -> None:
-    model, asked = built("lstm")
-    masked = attribute(model, asked, numbered(asked), method="occlusion")
-    unknown = attribute(model, question([4, 1, 6, 7], [8, 9, 10]), numbered(asked), method="input-gradient").scores
+def test_occluded_token_is_unk() -> None:
+    model, case = built("lstm")
+    masked = attribute(model, case, numbered(case), method="occlusion")
+    unknown = attribute(model, question([4, 1, 6, 7], [8, 9, 10]), numbered(case), method="input-gradient").scores
     np.testing.assert_allclose(masked.from_source[:, 1], masked.scores - unknown, atol=1e-5)
 
 
@@ -175,7 +175,7 @@ def test_a_batch_of_two_is_refused() -> None:
         AttributionInput.of(padded_batch(seq2seq_ids([np.array([4])] * 2, [np.array([5])] * 2), np.arange(2)))
 
 
-def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() -> None:
+def test_example_batch_has_no_length_limit() -> None:
     run = untrained("transformer")
     texts = {"long": ("Ein Hund bellt. " * 60, "A dog"), "no output": ("Ein Hund", ""), "no text": ("", "A dog")}
     found = {
@@ -192,10 +192,10 @@ def test_the_example_that_is_asked_for_is_taken_however_long_or_short_it_is() ->
         example_batch(tagger.recipe, tagger.vocabulary, " ", "")
 
 
-def test_a_model_is_left_as_it_was_found() -> None:
-    model, asked = built("tied")
+def test_attribution_restores_model_state() -> None:
+    model, case = built("tied")
     model.train()
-    attribute(model, asked, numbered(asked), method="occlusion")
+    attribute(model, case, numbered(case), method="occlusion")
     assert all(module.training for module in model.modules())
     assert all(not module._forward_hooks for module in model.modules())
 
@@ -223,7 +223,7 @@ def test_words_keep_the_sums_of_their_pieces() -> None:
     assert words.scores.sum() == pytest.approx(found.scores.sum())
 
 
-def test_an_attribution_is_data() -> None:
+def test_attribution_to_dict() -> None:
     found = attribution()
     data = json.loads(json.dumps(found.to_dict()))
     assert (data["outputs"], data["source"], data["target"]) == (found.outputs, found.source, found.target)
@@ -231,13 +231,13 @@ def test_an_attribution_is_data() -> None:
         np.testing.assert_allclose(data[name], getattr(found, name), atol=1e-6)
 
 
-def test_shares_of_an_answer_are_one_together_and_make_a_grid() -> None:
+def test_shares_sum_to_one() -> None:
     grid = attribution().alignment()
     assert np.allclose(grid.weights.sum(1), 1, atol=1e-6)
     assert grid.source[:3] == ["▁An", "▁apple", "»<s>"]
 
 
-def test_shapes_that_do_not_belong_together_are_refused() -> None:
+def test_mismatched_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match=r"source are \(1, 2\)"):
         Attribution("x", ["a"], np.zeros(1), ["b"], np.zeros((1, 2)), [], np.zeros((1, 0)))
 
@@ -263,7 +263,7 @@ def test_an_attribution_is_drawn_in_any_script(tmp_path: Path, suffix: str) -> N
         ([240.4, -31.2, 5.0], ["240", "−31"]),
     ],
 )
-def test_numbers_have_the_digits_that_they_need(tmp_path: Path, values: list[float], written: list[str]) -> None:
+def test_numbers_are_drawn_with_needed_digits(tmp_path: Path, values: list[float], written: list[str]) -> None:
     source, none = ["good", "movie", "</s>"], np.zeros((1, 0))
     found = Attribution("occlusion", ["0"], np.zeros(1), source, np.array([values]), [], none)
     draw_attribution(found, tmp_path / "a.svg")

@@ -52,7 +52,7 @@ def printed(record: BeamRecord) -> str:
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("changes", SEARCHES, ids=str)
 @pytest.mark.parametrize("name", ["transformer", "recurrent", "decoder-only"])
-def test_the_n_best_are_rebuilt_from_the_record_alone(name: str, changes: dict[str, Any], text: str) -> None:
+def test_nbest_is_rebuilt_from_record(name: str, changes: dict[str, Any], text: str) -> None:
     if name == "decoder-only" and "coverage_penalty" in changes:
         pytest.skip("it has no attention to the source alone")
     run, options = untrained(name), search(name, **changes)
@@ -95,18 +95,14 @@ PREDICTED: list[dict[str, Any]] = [
 @pytest.mark.parametrize("prefix", [None, "A dog"])
 @pytest.mark.parametrize("changes", PREDICTED, ids=str)
 @pytest.mark.parametrize("name", ["transformer", "recurrent"])
-def test_the_recorded_beam_is_the_one_that_predictions_come_from(
-    name: str, changes: dict[str, Any], prefix: str | None
-) -> None:
+def test_recorded_beam_equals_prediction(name: str, changes: dict[str, Any], prefix: str | None) -> None:
     run, options = untrained(name), search(name, **changes)
     (predicted,) = run.predict_nbest(TEXTS[:1], options, prefixes=None if prefix is None else [prefix])
     same(record_beam(run, TEXTS[0], options, prefix=prefix), predicted, run.vocabulary.target)
 
 
 @pytest.mark.parametrize(("word", "searches"), [(0, 1), (-1, 2)])
-def test_what_is_forbidden_is_in_no_recorded_output_and_of_several_searches_the_last_is_recorded(
-    word: int, searches: int
-) -> None:
+def test_last_of_repeated_searches_is_recorded(word: int, searches: int) -> None:
     run, steps = untrained("transformer"), list[BeamStep]()
     (free,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4))
     forbidden = free[0].text.split()[word]
@@ -143,17 +139,17 @@ def copier() -> Run:
 
 @pytest.mark.parametrize("prefix", [None, "hello zorb"])
 @pytest.mark.parametrize("changes", PREDICTED, ids=str)
-def test_words_that_are_copied_are_recorded_as_they_are_predicted(changes: dict[str, Any], prefix: str | None) -> None:
+def test_copied_words_are_recorded(changes: dict[str, Any], prefix: str | None) -> None:
     run = copier()
     text, options = "we call quux me zorb quux", run.options(max_length=12, **changes)
     (predicted,) = run.predict_nbest([text], options, prefixes=None if prefix is None else [prefix])
     record = record_beam(run, text, options, prefix=prefix)
     assert isinstance(run.task, Seq2SeqTask)
     same(record, predicted, run.vocabulary.target, run.task.read_source(text))
-    told = [
+    texts = [
         "".join(node.piece for node in record.line(last)[:-1]).replace("▁", " ").strip() for last in record.outputs()
     ]
-    assert told == [found.text for found in predicted]
+    assert texts == [found.text for found in predicted]
     recorded = {node.piece for node in record.nodes if node.token >= run.vocabulary.target.size}
     assert recorded & {"▁quux", "▁zorb", "quux", "zorb"}
     assert {piece.removeprefix("▁") for piece in recorded} <= set(text.split())
@@ -161,14 +157,14 @@ def test_words_that_are_copied_are_recorded_as_they_are_predicted(changes: dict[
         assert all(found.text.startswith("hello zorb") for found in predicted)
 
 
-def test_of_least_risk_all_candidates_are_recorded() -> None:
+def test_mbr_records_all_candidates() -> None:
     run = untrained("transformer")
     chosen = search("transformer", beam=4, mbr={"candidates": 4})
     (candidates,) = run.predict_nbest(TEXTS[:1], search("transformer", beam=4, nbest=4))
     same(record_beam(run, TEXTS[0], chosen), candidates, run.vocabulary.target)
 
 
-def test_watching_changes_nothing() -> None:
+def test_recording_changes_no_output() -> None:
     run, options, steps = untrained("transformer"), search("transformer", beam=4, nbest=4), []
     sources = run.encode_sources(TEXTS[:1])
     recorded = make_requests(sources, on_step=steps.append)
@@ -176,7 +172,7 @@ def test_watching_changes_nothing() -> None:
     assert steps
 
 
-def test_each_step_goes_on_with_as_many_as_the_beam_is_wide_and_each_has_its_parent_there() -> None:
+def test_each_step_continues_at_most_beam_size_hypotheses() -> None:
     record = record_beam(untrained("transformer"), TEXTS[0], search("transformer", beam=3))
     for step in range(record.steps):
         nodes = [node for node in record.nodes if node.step == step]
@@ -194,7 +190,7 @@ def test_each_step_goes_on_with_as_many_as_the_beam_is_wide_and_each_has_its_par
     assert {node.fate for node in record.nodes if node.step == record.steps - 1} & {"finished", "sentence done"}
 
 
-def test_whoever_goes_on_was_better_than_all_that_are_outscored() -> None:
+def test_continued_hypotheses_beat_outscored() -> None:
     record = record_beam(untrained("recurrent"), TEXTS[0], search("recurrent", beam=4))
     for step in range(record.steps):
         here = [node for node in record.nodes if node.step == step and node.token != END]
@@ -203,12 +199,12 @@ def test_whoever_goes_on_was_better_than_all_that_are_outscored() -> None:
         assert not going or not dropped or min(going) >= max(dropped)
 
 
-def test_the_tree_shows_all_that_finished_and_nothing_that_was_outscored() -> None:
+def test_tree_shows_finished_and_no_outscored() -> None:
     record = record_beam(untrained("transformer"), TEXTS[0], search("transformer", beam=4, nbest=2))
-    told = printed(record)
-    assert "output 1" in told and "output 2" in told
-    assert "outscored" not in told
-    assert told.count("finished: score") == sum(node.fate == "finished" for node in record.nodes)
+    tree = printed(record)
+    assert "output 1" in tree and "output 2" in tree
+    assert "outscored" not in tree
+    assert tree.count("finished: score") == sum(node.fate == "finished" for node in record.nodes)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
@@ -244,13 +240,15 @@ def test_a_long_search_is_drawn_in_bands(tmp_path: Path) -> None:
     assert "left out" not in words
 
 
-@pytest.mark.parametrize(("steps", "told"), [(12, None), (13, "left out: step 13"), (15, "left out: steps 13 to 15")])
-def test_a_picture_says_for_which_steps_it_has_no_room(steps: int, told: str | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "message"), [(12, None), (13, "left out: step 13"), (15, "left out: steps 13 to 15")]
+)
+def test_figure_names_omitted_steps(steps: int, message: str | None, tmp_path: Path) -> None:
     _, words = drawn(chain(steps, first=110), tmp_path / "beam.svg")
-    assert [line for line in words.splitlines() if "left out" in line] == ([told] if told else [])
+    assert [line for line in words.splitlines() if "left out" in line] == ([message] if message else [])
 
 
-def test_what_cannot_be_recorded_is_an_error(tmp_path: Path) -> None:
+def test_record_beam_refuses_unsuitable_runs(tmp_path: Path) -> None:
     run = untrained("transformer")
     with pytest.raises(ValueError, match="no beam to record where tokens are drawn"):
         record_beam(run, TEXTS[0], run.options(sample={"seed": 1}))

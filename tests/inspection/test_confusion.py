@@ -45,7 +45,7 @@ def test_long_labels_get_room_around_the_same_cells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("label", ["日本語", "خبر", "новости", "$a$b$", "", " ", "x_{y"])
 @pytest.mark.filterwarnings("error", "ignore::sightline.plots.figures.MissingGlyphs")  # test_fonts.py
-def test_labels_in_any_script_and_with_signs_of_formulas_are_drawn(label: str, tmp_path: Path) -> None:
+def test_labels_with_math_characters_are_drawn(label: str, tmp_path: Path) -> None:
     draw_confusion(confused([label, "b"]), tmp_path / "picture.png", title=f"$ {label} $")
     assert size(tmp_path / "picture.png")
 
@@ -57,7 +57,7 @@ def test_the_same_confusion_makes_the_same_svg(tmp_path: Path) -> None:
     assert one.startswith("<?xml") and one == (tmp_path / "two.SVG").read_text(encoding="utf-8")
 
 
-def test_what_cannot_be_drawn_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_invalid_confusion_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"picture\.jpg: a figure is a \.png, \.svg, \.pdf file"):
         draw_confusion(confused(["a"]), tmp_path / "picture.jpg")
     with pytest.raises(ValueError, match="the confusion has no labels"):
@@ -65,7 +65,7 @@ def test_what_cannot_be_drawn_is_refused_with_the_remedy(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-def test_a_share_reads_all_or_nothing_only_if_it_is() -> None:
+def test_shares_are_rounded_to_0_or_100_only_if_exact() -> None:
     shares = (0, 0.001, 0.005, 0.01, 0.5, 0.99, 0.996, 1)
     assert [percentage(share) for share in shares] == ["0%", "<1%", "<1%", "1%", "50%", "99%", ">99%", "100%"]
 
@@ -86,7 +86,7 @@ def test_small_confusions_are_printed_under_their_labels() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 100, 140])
-def test_no_number_is_cut_and_no_line_too_long_however_many_labels(width: int) -> None:
+def test_printed_confusion_fits_terminal(width: int) -> None:
     confusion = confused(
         [LONG, "日本語のラベル", "[bold]x", *(f"label.called.{letter}" for letter in "abcdefghijklmnopq")]
     )
@@ -97,8 +97,8 @@ def test_no_number_is_cut_and_no_line_too_long_however_many_labels(width: int) -
     assert "[bold]x" in text  # labels are not markup
     for row, name in enumerate(confusion.labels[3:], start=3):
         printed = [line.split()[2:] for line in lines if line.startswith(f"{row + 1} {name} ")]
-        wanted = [str(count) if count else "·" for count in confusion.counts[row].tolist()]
-        assert [cell for part in printed for cell in part] == wanted
+        expected = [str(count) if count else "·" for count in confusion.counts[row].tolist()]
+        assert [cell for part in printed for cell in part] == expected
 
 
 def test_a_terminal_with_colours_gets_them() -> None:

@@ -1,4 +1,4 @@
-"""Losses of a test set: as many as there are tokens, in the order asked for, and the same by length."""
+"""Losses of a test set: as many as there are tokens, in the requested order, and the same by length."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_loss_by_length_is_that_of_all_tokens() -> None:
     assert (whole.low, whole.high, whole.tokens) == (1, 3, 6)
 
 
-def test_many_sentences_make_no_more_buckets_than_asked_and_lose_none() -> None:
+def test_buckets_cover_all_sentences() -> None:
     tokens = [TokenLoss(1, 1, "x", 1.0)]
     many = CorpusLosses("test", [SentenceLoss(n, "", "", tokens * (1 + n % 40)) for n in range(200)])
     buckets = many.by_length(5)
@@ -106,7 +106,7 @@ def test_csv_has_a_line_for_each_token_and_json_everything() -> None:
     assert data["lengths"][0]["sentences"] == 1
 
 
-def test_tables_show_what_was_asked_for_and_take_no_token_for_markup() -> None:
+def test_tables_escape_markup() -> None:
     marked = CorpusLosses("test", [SentenceLoss(1, "", "x", [TokenLoss(1, 1, "[bold]", 2.0, None, "[/]", "at")])])
     console = Console(width=120, record=True, file=io.StringIO())
     for table in (
@@ -138,7 +138,7 @@ def test_losses_of_pairs_are_the_log_probabilities_of_their_tokens() -> None:
     assert token.frequency == 10 * words.target.encode("dog")[0]
 
 
-def test_a_text_is_cut_at_its_ends_and_where_it_is_long() -> None:
+def test_language_model_text_is_split_into_windows() -> None:
     words = vocabulary()
     a, dog = words.target.encode("a dog")
     stream = np.array([a, dog, END, *[dog] * 300, END])
@@ -150,7 +150,7 @@ def test_a_text_is_cut_at_its_ends_and_where_it_is_long() -> None:
     assert all(token.frequency is None and token.guess is None for token in found.sentences[0].tokens)
 
 
-def test_nothing_to_measure_is_an_error_that_says_so() -> None:
+def test_empty_test_set_is_an_error() -> None:
     torch.manual_seed(1)
     words, plan = vocabulary(), recipe()
     model = Seq2Seq(plan.model, words.source.size, words.target.size).eval()
@@ -158,7 +158,7 @@ def test_nothing_to_measure_is_an_error_that_says_so() -> None:
         pair_losses(model, plan, words, [Example("", "")], on="test_x")
 
 
-def test_a_token_never_counted_is_no_rarer_than_others() -> None:
+def test_uncounted_token_is_not_rarest() -> None:
     sentence = SentenceLoss(1, "", "", [TokenLoss(1, 1, "a", 1.0, None), TokenLoss(1, 2, "b", 2.0, 3)])
     assert sentence.rarest.token == "b" and not math.isinf(sentence.loss)
 

@@ -49,7 +49,7 @@ def test_every_kind_of_model_has_vectors_of_every_layer_for_every_piece(name: st
 
 
 @pytest.mark.parametrize("name", list(WIDTHS))
-def test_vectors_of_wider_layers_are_as_wide_as_those_even_of_nothing(name: str) -> None:
+def test_empty_text_has_vectors_of_layer_width(name: str) -> None:
     run = untrained(name)
     for layer, width in (("embedding", 16), (0, 24), (1, 24), ("last", 16)):
         assert [each.vectors.shape[1] for each in run.embed_units(TEXTS, layer=layer)] == [width] * 4  # type: ignore[arg-type]
@@ -57,7 +57,7 @@ def test_vectors_of_wider_layers_are_as_wide_as_those_even_of_nothing(name: str)
 
 
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "decoder-only"])
-def test_a_text_has_the_same_vectors_alone_and_among_others(name: str) -> None:
+def test_batched_vectors_equal_single(name: str) -> None:
     run = untrained(name)
     for layer in ("last", 0):
         together = run.embed_units(TEXTS, layer=layer)[0].vectors  # type: ignore[arg-type]
@@ -65,25 +65,25 @@ def test_a_text_has_the_same_vectors_alone_and_among_others(name: str) -> None:
         np.testing.assert_allclose(together, alone, atol=1e-5)
 
 
-def test_the_vectors_are_the_states_of_a_padded_pass_that_is_listened_to() -> None:
+def test_vectors_equal_states_of_padded_pass() -> None:
     run = untrained("transformer")
     ids = run.encode_sources(TEXTS[:1])[0]
-    heard: dict[str, torch.Tensor] = {}
+    recorded: dict[str, torch.Tensor] = {}
 
     def hear(tapped: Tapped) -> None:
-        heard[tapped.name] = tapped.tensor
+        recorded[tapped.name] = tapped.tensor
 
     with torch.inference_mode(), on_taps(run.model, hear):
         run.model.encode(torch.tensor([[*ids, END]]), Padded.of([len(ids) + 1]))
     for layer, tap in (("last", "encoder.output"), (0, "encoder.layers.0.output")):
         found = run.embed_units(TEXTS[:1], layer=layer)[0]  # type: ignore[arg-type]
-        np.testing.assert_allclose(found.vectors, heard[tap][0, :-1].numpy(), atol=1e-5)
+        np.testing.assert_allclose(found.vectors, recorded[tap][0, :-1].numpy(), atol=1e-5)
     entering = run.model.source_embedding(torch.tensor(ids)).detach()
     np.testing.assert_allclose(run.embed_units(TEXTS[:1], layer="embedding")[0].vectors, entering.numpy(), atol=1e-6)
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_beginnings_with(carried: bool) -> None:
+def test_language_model_vectors_follow_its_special_tokens(carried: bool) -> None:
     """Where windows of text go on from one another, nothing but the end of the text before stands before one."""
     run = untrained("language-model")
     recipe, marks = run.recipe, [START, END]
@@ -97,7 +97,7 @@ def test_the_vectors_of_a_language_model_are_those_behind_the_marks_it_learned_b
     np.testing.assert_allclose(found.vectors, whole[len(marks) :].numpy(), atol=1e-5)
 
 
-def test_the_vectors_of_a_classifier_are_those_behind_its_class_token() -> None:
+def test_classifier_vectors_follow_class_token() -> None:
     run = untrained("classifier")
     ids = run.encode_sources(TEXTS[:1])[0]
     assert run.embed_units(TEXTS[:1], layer="embedding")[0].vectors == pytest.approx(
@@ -113,18 +113,18 @@ def test_the_vectors_of_a_recurrent_language_model_are_the_states_of_its_layers(
     assert not np.allclose(first.vectors, last.vectors, atol=1e-2)
 
 
-def test_of_a_source_that_is_cut_only_what_is_left_has_vectors() -> None:
+def test_truncated_source_has_vectors_for_kept_pieces() -> None:
     run = untrained("transformer")
     text, word = "Ein Hund bellt laut.", "Hund"
     first, second, *_ = align_words(run.vocabulary.source, text).members.sum(axis=0).tolist()
     clean = run.recipe.data.clean.model_copy(update={"truncate_source": first + second})
     recipe = run.recipe.model_copy(update={"data": run.recipe.data.model_copy(update={"clean": clean})})
-    asked = replace(run.task, recipe=recipe)
-    (found,) = embed_texts(asked, [text], VectorOptions(words=True))
+    case = replace(run.task, recipe=recipe)
+    (found,) = embed_texts(case, [text], VectorOptions(words=True))
     assert found.units == ["Ein", "Hund", "bellt", "laut."]
     assert found.vectors.any(axis=1).tolist() == [True, True, False, False]
     texts = [text, "Ein Ein Hund", text]  # where the second one is cut before it
-    assert find_occurrences(asked, texts, word).contexts == ["Ein [Hund] bellt laut."] * 2
+    assert find_occurrences(case, texts, word).contexts == ["Ein [Hund] bellt laut."] * 2
 
 
 def test_no_attention_is_computed_explicitly_for_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_no_attention_is_computed_explicitly_for_vectors(monkeypatch: pytest.Mon
     assert len(calls) == 2  # one for each layer of the encoder
 
 
-def test_long_texts_are_pooled_as_they_come_and_not_kept() -> None:
+def test_texts_are_pooled_batch_by_batch() -> None:
     run = untrained("transformer")
     texts = ["Ein Hund bellt laut. " * 100] * 32
     expected = run.embed(texts[:1])[0]
@@ -172,7 +172,7 @@ def test_words_are_pooled_over_their_own_pieces(name: str) -> None:
         np.testing.assert_allclose(pieces.vectors[members[:, number]].mean(0), words.vectors[number], atol=1e-5)
 
 
-def test_a_taggers_words_are_cut_one_by_one() -> None:
+def test_tagger_words_are_tokenized_separately() -> None:
     run = untrained("tagger")
     first, second = (len(word) for word in run.vocabulary.encode_words(["abc d"])[0])
     (pieces,), (words,) = run.embed_units(["abc d"]), run.embed_units(["abc d"], pooling="first", words=True)
@@ -183,7 +183,7 @@ def test_a_taggers_words_are_cut_one_by_one() -> None:
     assert nothing.units == [] and nothing.vectors.shape == (0, 16)
 
 
-def test_the_embedding_of_a_word_knows_no_context_and_its_states_do() -> None:
+def test_states_depend_on_context_and_embeddings_do_not() -> None:
     run = untrained("transformer")
     texts = ["Ein Hund bellt", "Zwei Hund bellt"]
     plain, read = (
@@ -194,7 +194,7 @@ def test_the_embedding_of_a_word_knows_no_context_and_its_states_do() -> None:
     assert not np.allclose(*read, atol=1e-2)
 
 
-def test_what_has_no_such_vectors_says_so() -> None:
+def test_models_without_vectors_are_refused() -> None:
     run = untrained("transformer")
     with pytest.raises(ValueError, match="there is no layer 2: this model has layers 0 to 1; last and embedding"):
         run.embed(TEXTS, layer=2)
@@ -222,14 +222,12 @@ def test_what_has_no_such_vectors_says_so() -> None:
         ("a.b", "a.b axb", [(0, 3)]),
     ],
 )
-def test_a_word_is_found_in_any_case_and_script_but_not_inside_another(
-    word: str, text: str, found: list[tuple[int, int]]
-) -> None:
+def test_places_of_finds_whole_words_in_any_case(word: str, text: str, found: list[tuple[int, int]]) -> None:
     assert places_of(word, text) == found
 
 
 @pytest.mark.parametrize("name", ["transformer", "language-model", "tagger"])
-def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: str) -> None:
+def test_occurrences_have_vectors_and_contexts(name: str) -> None:
     run = untrained(name)
     texts = ["Ein Hund bellt laut.", "Zwei Männer", "über den hund 🙂. " + "und mehr " * 9]
     found = find_occurrences(run.task, texts, "Hund")
@@ -263,13 +261,11 @@ def test_the_places_of_a_word_have_a_vector_in_every_layer_and_a_context(name: s
         ("a" * 30 + " ", " " + "b" * 30, "…" + "a" * 23 + " [x] " + "b" * 23 + "…"),
     ],
 )
-def test_around_a_word_stand_24_characters_of_whole_words_where_there_are_any(
-    before: str, after: str, shown: str
-) -> None:
+def test_context_has_24_characters_of_whole_words(before: str, after: str, shown: str) -> None:
     assert word_senses._context(f"{before}x{after}", len(before), len(before) + 1) == shown
 
 
-def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for() -> None:
+def test_occurrences_in_tagger_text_with_extra_spaces() -> None:
     run = untrained("tagger")
     texts = ["Zwei\u00a0Hunde\u00a0hier und (Ein Hund", "Ein Hund"]
     found = find_occurrences(run.task, texts, "ein")
@@ -278,7 +274,7 @@ def test_a_taggers_words_may_have_spaces_inside_when_one_of_them_is_looked_for()
     np.testing.assert_allclose(found.layers["last"], [last[0].vectors[2], last[1].vectors[0]], atol=1e-5)
 
 
-def test_places_of_a_word_are_refused_where_there_are_no_vectors() -> None:
+def test_occurrences_need_vectors() -> None:
     answerer = replace(untrained("language-model").task, model=CountedModel())
     with pytest.raises(ValueError, match="an n-gram model counts and has no vectors"):
         find_occurrences(answerer, ["Ein Hund", "Ein Hund"], "Hund")
@@ -290,20 +286,20 @@ def test_a_sentence_too_long_for_a_tagger_is_named() -> None:
     assert isinstance(encoder, TransformerConfig)
     few = encoder.model_copy(update={"positions": PositionsConfig(kind="learned", max_positions=4)})
     recipe = run.recipe.model_copy(update={"model": run.recipe.model.model_copy(update={"encoder": few})})
-    asked = replace(run.task, recipe=recipe)
+    case = replace(run.task, recipe=recipe)
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
-        embed_texts(asked, ["a b", "a b c d e"], VectorOptions())
+        embed_texts(case, ["a b", "a b c d e"], VectorOptions())
     with pytest.raises(ValueError, match="sentence 2 has 6 tokens and this model takes 3"):
-        find_occurrences(asked, ["a b", "a b c d e"], "e")
+        find_occurrences(case, ["a b", "a b c d e"], "e")
 
 
 @pytest.mark.parametrize(("count", "shown"), [(5, [0, 1, 2, 3]), (6, [0, 1, 3, 4]), (12, [0, 3, 7, 10])])
-def test_of_many_layers_a_few_are_shown_from_the_first_to_the_last(count: int, shown: list[int]) -> None:
-    asked = untrained("transformer").task
+def test_shown_layers_are_evenly_spaced(count: int, shown: list[int]) -> None:
+    case = untrained("transformer").task
     deep = nn.Module()
     deep.encoder = nn.Module()
-    deep.encoder.layers = nn.ModuleList(asked.model.encoder.layers[0] for _ in range(count))
-    assert shown_layers(replace(asked, model=deep)) == ["embedding", *shown, "last"]
+    deep.encoder.layers = nn.ModuleList(case.model.encoder.layers[0] for _ in range(count))
+    assert shown_layers(replace(case, model=deep)) == ["embedding", *shown, "last"]
 
 
 def test_the_plane_holds_the_two_directions_of_most_variance() -> None:
@@ -318,12 +314,12 @@ def test_the_plane_holds_the_two_directions_of_most_variance() -> None:
     assert shares[0] > 0.8
 
 
-def test_vectors_that_are_all_the_same_stand_at_one_place() -> None:
+def test_equal_vectors_project_to_one_point() -> None:
     places, shares = principal_plane(np.full((5, 3), 0.1, np.float32))
     assert not places.any() and not shares.any()
 
 
-def test_a_plane_is_turned_as_another_and_not_otherwise_changed() -> None:
+def test_planes_are_aligned_by_rotation() -> None:
     model = np.array([[1.0, 2.0], [-1.0, -2.0]])
     assert turned_alike(model * [-1, 1], model).tolist() == model.tolist()
 
@@ -341,7 +337,7 @@ def test_a_picture_is_drawn_for_places_in_any_script(tmp_path: Path) -> None:
 # --- neighbours -------------------------------------------------------------------------------------------------------
 
 
-def test_blocks_give_the_neighbours_that_all_at_once_would() -> None:
+def test_nearest_in_blocks_equals_all_at_once() -> None:
     draw = np.random.default_rng(1)
     vectors, query = draw.normal(size=(50, 8)).astype(np.float32), draw.normal(size=8).astype(np.float32)
     near = Nearest(query, 5)
@@ -354,7 +350,7 @@ def test_blocks_give_the_neighbours_that_all_at_once_would() -> None:
     assert near.best[0][2] == f"t{near.best[0][1]}"
 
 
-def test_a_vector_of_zeros_is_near_to_nothing() -> None:
+def test_zero_vector_has_cosine_zero() -> None:
     assert cosines(np.array([[0.0, 0.0], [2.0, 0.0]], np.float32), np.array([1.0, 0.0], np.float32)).tolist() == [0, 1]
 
 
@@ -364,7 +360,7 @@ BLOCKS = [([1, 1, 2], ["▁Ein", "x\ty", "漢"], np.arange(6, dtype=np.float32).
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_an_array_written_in_blocks_is_read_as_one_with_its_units_beside(tmp_path: Path, count: int) -> None:
+def test_npy_file_written_in_blocks(tmp_path: Path, count: int) -> None:
     with vector_file(tmp_path / "v.npy", 2) as rows:
         for block in BLOCKS[:count]:
             rows.write(*block)
@@ -374,7 +370,7 @@ def test_an_array_written_in_blocks_is_read_as_one_with_its_units_beside(tmp_pat
     assert (tmp_path / "v.tsv").read_text(encoding="utf-8") == "1\t▁Ein\n1\tx y\n2\t漢\n" * count
 
 
-def test_a_table_written_in_blocks_has_line_unit_and_vector(tmp_path: Path) -> None:
+def test_parquet_file_written_in_blocks(tmp_path: Path) -> None:
     with vector_file(tmp_path / "v.parquet", 2) as rows:
         for block in BLOCKS:
             rows.write(*block)
@@ -384,7 +380,7 @@ def test_a_table_written_in_blocks_has_line_unit_and_vector(tmp_path: Path) -> N
     assert table.column("vector").to_pylist() == [[0, 1], [2, 3], [4, 5]] * 2
 
 
-def test_nothing_is_left_of_a_file_that_was_not_finished(tmp_path: Path) -> None:
+def test_unfinished_vector_file_is_removed(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="longer"), vector_file(tmp_path / "v.npy", 2) as rows:
         rows.write([1], ["one", "too many"], np.ones((1, 2), np.float32))
     assert list(tmp_path.iterdir()) == []

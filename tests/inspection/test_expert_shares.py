@@ -22,7 +22,7 @@ def train(step: int, **more: Any) -> dict[str, Any]:
     return {"kind": "train", "step": step, **more}
 
 
-def test_shares_are_read_in_order_and_other_records_passed_over(tmp_path: Path) -> None:
+def test_expert_shares_are_read_in_order(tmp_path: Path) -> None:
     write_records(
         tmp_path,
         train(5, experts={"encoder.1": [0.25, 0.75], "decoder.0": [0.5, 0.3, 0.2]}, dropped=0.1),
@@ -51,14 +51,14 @@ def test_one_record_and_many_experts_are_drawn_and_the_same_run_gives_the_same_f
     assert pictures[0].read_bytes().startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
 
 
-def test_a_training_that_goes_on_may_end_in_half_a_line(tmp_path: Path) -> None:
+def test_running_training_may_end_in_partial_line(tmp_path: Path) -> None:
     write_records(tmp_path, train(5, experts={"decoder.0": [0.5, 0.5]}, dropped=0.0))
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     assert read_expert_shares(tmp_path).steps.tolist() == [5]
 
 
-def test_what_cannot_be_drawn_is_said(tmp_path: Path) -> None:
+def test_missing_expert_shares_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="nowhere is not a folder; give the folder that `sightline train` wrote"):
         read_expert_shares(tmp_path / "nowhere")
     with pytest.raises(ValueError, match=r"has no metrics\.jsonl, where a training writes the shares; give the folder"):

@@ -43,7 +43,7 @@ def test_a_figure_is_refused_by_its_name_before_it_is_drawn() -> None:
         check_figure(Path("a.gif"))
 
 
-def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'sightline\[viz\]'"):
         check_figure(Path("a.png"))
@@ -51,7 +51,7 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("suffix", FORMATS)
 @pytest.mark.parametrize("margin", [None, 0.2])
-def test_the_same_picture_is_the_same_file(suffix: str, margin: float | None, tmp_path: Path) -> None:
+def test_figures_are_reproducible(suffix: str, margin: float | None, tmp_path: Path) -> None:
     for name in ("one", "other"):
         with drawing({**around_curves(), "font.size": 9}):
             figure = new_figure(figsize=(2.0, 1.0))
@@ -62,7 +62,7 @@ def test_the_same_picture_is_the_same_file(suffix: str, margin: float | None, tm
     assert one[:5] in (b"\x89PNG\r", b"<?xml", b"%PDF-")
 
 
-def test_powers_of_ten_are_spelt_without_formulas() -> None:
+def test_powers_of_ten_use_superscripts() -> None:
     assert [power_of_ten(value) for value in (1e7, 2e7, 2.5e15, 3e-4, 1.0)] == [
         "10⁷",
         "2·10⁷",
@@ -85,7 +85,7 @@ def label(tokens: list[str], path: Path) -> None:
 
 @pytest.mark.usefixtures("plain_alone")
 @pytest.mark.parametrize("form", ["png", "svg"])
-def test_characters_that_no_font_has_are_named_with_what_to_install(tmp_path: Path, form: str) -> None:
+def test_missing_glyphs_name_font_packages(tmp_path: Path, form: str) -> None:
     with pytest.warns(MissingGlyphs) as caught:
         label(["Hund", "狗", "कि", "🐕", "❤️"], tmp_path / f"a.{form}")
     (message,) = (str(each.message) for each in caught)
@@ -99,7 +99,7 @@ def test_characters_that_no_font_has_are_named_with_what_to_install(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("plain_alone")
-def test_of_many_missing_characters_some_are_named_and_the_others_counted(tmp_path: Path) -> None:
+def test_many_missing_glyphs_are_counted(tmp_path: Path) -> None:
     with pytest.warns(MissingGlyphs, match=r"and 28 more: boxes"):
         label([chr(0x4E00 + number) for number in range(40)], tmp_path / "a.png")
 
@@ -122,7 +122,7 @@ def test_a_missing_character_leads_to_a_package(character: str, package: str) ->
 @pytest.mark.parametrize(
     "tokens", [["Straße", "größer"], ["狗", "奔跑"], ["क्षत्रिय", "कि"], ["🐕", "👩‍👩‍👧", "🇩🇪", "❤️"]]
 )
-def test_matplotlib_says_nothing_where_fonts_cover_the_labels(tmp_path: Path, tokens: list[str]) -> None:
+def test_covered_labels_raise_no_warnings(tmp_path: Path, tokens: list[str]) -> None:
     if font_for("".join(tokens)) is None:
         pytest.skip(f"no installed font can draw {' '.join(tokens)}: see `sightline doctor`")
     with warnings.catch_warnings():
@@ -131,7 +131,7 @@ def test_matplotlib_says_nothing_where_fonts_cover_the_labels(tmp_path: Path, to
     assert (tmp_path / "a.png").stat().st_size > 1_000
 
 
-def test_a_weight_that_a_fallback_font_lacks_is_not_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_font_weight_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("matplotlib.font_manager")
     with caplog.at_level(logging.WARNING, log.name):
         with drawing({}):
@@ -147,7 +147,7 @@ def test_a_weight_that_a_fallback_font_lacks_is_not_told(caplog: pytest.LogCaptu
 @pytest.mark.parametrize(
     ("caption", "columns"), [("Hund", 4), ("狗跑", 4), ("कि", 1), ("क्षत्रिय", 5), ("🐕", 2), ("e\u0301", 1)]
 )
-def test_breadth_counts_what_is_drawn(caption: str, columns: int) -> None:
+def test_breadth_of_captions(caption: str, columns: int) -> None:
     assert breadth(caption) == columns
 
 
@@ -198,7 +198,7 @@ def test_a_picture_has_one_pixel_a_number_from_pale_to_deep() -> None:
     assert lightness == sorted(lightness, reverse=True)
 
 
-def test_scales_get_darker_to_both_sides_of_zero_so_that_grey_shows_them_too() -> None:
+def test_signed_scale_darkens_away_from_zero() -> None:
     colours = [sum(colour) for colour in palette(True)[:LEVELS]]
     middle = LEVELS // 2
     assert all(before <= after for before, after in pairwise(colours[:middle]))
@@ -219,7 +219,7 @@ def test_a_large_matrix_keeps_the_largest_of_each_block_and_says_so() -> None:
     assert whole.within(5) == (whole, "")
 
 
-def test_names_that_do_not_fit_are_numbers() -> None:
+def test_too_many_names_become_numbers() -> None:
     shown = HeatMap.of(np.zeros((2, 3)), ["a"], ["x", "y", "z"])
     assert (shown.rows, shown.columns) == (["0", "1"], ["x", "y", "z"])
 
@@ -235,11 +235,11 @@ def test_names_that_do_not_fit_are_numbers() -> None:
         ("(never closed", "<mtext>never"),
     ],
 )
-def test_formulas_are_set(formula: str, part: str) -> None:
+def test_formulas_become_mathml(formula: str, part: str) -> None:
     element = mathml(formula)
     parseString(element)
     assert part in element
 
 
-def test_no_formula_is_nothing() -> None:
+def test_empty_formula_has_no_mathml() -> None:
     assert mathml("") == ""

@@ -78,7 +78,7 @@ def writer(attention: str, feeding: bool = False) -> dict[str, Any]:
 
 
 class LinearModel(nn.Module):
-    """h_t = w h_{t−1} + x_t, one number wide, and L_t = h_t, whatever is wanted: ∂L_t/∂h_k = w^(t−k)."""
+    """h_t = w h_{t−1} + x_t, one number wide, and L_t = h_t, whatever is target: ∂L_t/∂h_k = w^(t−k)."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -92,8 +92,8 @@ class LinearModel(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Scores whose cross entropy is the feature itself: log(1 + e^(h + c)) − c → h as c grows."""
-        wanted, other = torch.zeros_like(features).expand(-1, SIZE - 1), features + 40.0
-        return torch.cat([other, wanted], dim=-1)
+        target, other = torch.zeros_like(features).expand(-1, SIZE - 1), features + 40.0
+        return torch.cat([other, target], dim=-1)
 
 
 class LinearRecurrence(Recurrence):
@@ -106,7 +106,7 @@ class LinearRecurrence(Recurrence):
 
 
 @pytest.mark.parametrize("factor", [0.5, 0.9, 1.1])
-def test_the_gradient_of_a_linear_recurrence_is_its_factor_to_the_power_of_the_distance(factor: float) -> None:
+def test_gradient_of_linear_recurrence_is_a_power_of_its_factor(factor: float) -> None:
     curve = gradient_flow(LinearModel(factor), [texts(30, 18)], points=5).curve("decoder")
     assert curve is not None
     assert curve.distances == list(range(30))
@@ -132,7 +132,7 @@ def test_a_transformer_reaches_far_states_in_one_step() -> None:
     assert curve is not None and curve.at(50) > 0.1 * curve.at(1)  # type: ignore[operator]
 
 
-def test_a_window_model_knows_nothing_beyond_its_window() -> None:
+def test_window_model_has_no_gradient_beyond_window() -> None:
     curve = gradient_flow(language_model(kind="window", size=4), [texts(20, 20)]).curve("decoder")
     assert curve is not None
     assert all(curve.at(distance) > 0 for distance in range(4))  # type: ignore[operator]
@@ -164,7 +164,7 @@ def test_keeping_states_changes_no_output(encoder: dict[str, Any], decoder: dict
     torch.testing.assert_close(model(*given) * mask, plain * mask, atol=1e-5, rtol=1e-5)  # and nothing stays behind
 
 
-def test_without_attention_the_source_is_reached_through_every_step_and_with_it_at_once() -> None:
+def test_attention_shortens_gradient_paths() -> None:
     batch, one_way = pairs((30, 8), (30, 8)), BOTH_WAYS | {"bidirectional": False, "cell": "elman"}
     found = {
         kind: gradient_flow(translator(one_way, decoder), [batch], points=9)
@@ -215,7 +215,7 @@ def _moved_loss(model: Seq2Seq, batch: TrainingBatch, *, place: int, size: float
     return float(-model.logits(features[0, 3]).log_softmax(-1)[batch.labels[0, 3]].detach()), size
 
 
-def test_a_padded_sentence_has_the_gradients_it_has_alone() -> None:
+def test_padded_gradients_equal_single() -> None:
     model = translator(BOTH_WAYS, writer("additive"))
     alone = gradient_flow(model, [pairs((4, 3))], points=3)
     draw = np.random.default_rng(1)
@@ -252,7 +252,7 @@ def test_flows_are_written_as_json_a_table_and_a_picture(tmp_path: Path) -> None
         draw_flows(flows, tmp_path / "flow.gif")
 
 
-def test_a_curve_that_is_nothing_anywhere_has_no_slope() -> None:
+def test_zero_curve_has_no_slope() -> None:
     assert Curve([0, 1, 2], [1.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0] * 3, [0.0] * 3, [1] * 3).per_step is None
 
 
@@ -265,34 +265,34 @@ def drawn(*lines: Series, log_y: bool = True) -> Axes:
     return axes
 
 
-def test_what_is_zero_breaks_a_line_and_its_neighbours_are_seen_as_points() -> None:
+def test_zeros_break_lines() -> None:
     found = drawn(Series("a", X, [0.5, 0.0, 0.2, 0.0], 0, low=[0.4, 0.0, 0.0, 0.0], high=[0.6, 0.0, 0.3, 0.0]))
     (line,) = found.lines
-    told = [float(value) for value in line.get_ydata()]
-    assert told[0] == 0.5 and told[2] == 0.2 and math.isnan(told[1]) and math.isnan(told[3])
+    drawn = [float(value) for value in line.get_ydata()]
+    assert drawn[0] == 0.5 and drawn[2] == 0.2 and math.isnan(drawn[1]) and math.isnan(drawn[3])
     assert line.get_markevery() == 1 and found.get_yscale() == "log"
     assert found.get_ylim()[0] > 0.05  # a band that reaches down to nothing ends at the least there is
 
 
-def test_where_nothing_is_above_zero_that_is_said() -> None:
+def test_all_zero_flow_is_labelled() -> None:
     found = drawn(Series("a", X, [0.0] * 4, 0))
     assert [text.get_text() for text in found.texts] == ["no value above zero"]
     assert not drawn(Series("a", X, [0.0] * 4, 0), log_y=False).texts
 
 
-def test_between_whole_numbers_there_are_no_ticks() -> None:
+def test_ticks_are_whole_numbers() -> None:
     assert all(float(tick).is_integer() for tick in drawn(Series("a", X[:3], [1.0, 2.0, 3.0], 0)).get_xticks())
     assert not all(float(tick).is_integer() for tick in drawn(Series("a", [0.1, 0.9], [1.0, 2.0], 0)).get_xticks())
 
 
-def test_a_gradient_that_is_nothing_at_some_distances_is_no_line_across_them() -> None:
+def test_zero_distances_are_not_bridged() -> None:
     median = [0.5, 0.0, 0.2, 0.0, 0.0]
     curve = Curve([0, 1, 2, 3, 4], median, median, [0.1, 0.0, 0.0, 0.0, 0.0], median, [9, 9, 9, 9, 2])
     (line,) = flow_pictures._flow_lines([GradientFlow("a", "trained", {"decoder": {"layer 0": curve}})], "decoder")
     assert (line.x, line.y, line.low) == ([0, 1, 2], [0.5, 0.0, 0.2], [0.1, 0.0, 0.0])
 
 
-def test_distances_of_few_pairs_are_left_out_unless_there_are_no_others() -> None:
+def test_rare_distances_are_omitted() -> None:
     places, median = [0, 1, 2], [0.5, 0.3, 0.2]
     for count, shown in (([9, 6, 5], [0, 1]), ([3, 2, 1], [0, 1, 2])):
         curve = Curve(places, median, median, median, median, count)
@@ -300,12 +300,12 @@ def test_distances_of_few_pairs_are_left_out_unless_there_are_no_others() -> Non
         assert line.x == shown
 
 
-def test_powers_of_ten_are_labels_and_what_lies_between_is_not() -> None:
+def test_only_powers_of_ten_are_labelled() -> None:
     assert [_power(value) for value in (1e-12, 0.1, 1.0, 1000.0, 1e5, 3.0)] == ["10⁻¹²", "0.1", "1", "1000", "10⁵", ""]
     assert [_between(value) for value in (0.2, 3.0, 50.0)] == ["0.2", "", "50"]
 
 
-def test_layer_norms_are_read_from_a_journal_and_drawn(tmp_path: Path) -> None:
+def test_layer_norms_are_drawn_from_metrics(tmp_path: Path) -> None:
     records = [
         {"kind": "train", "step": step, "layers": {"encoder.layers.0": 1 / step, "decoder.layers.0": 2.0, "output": 3}}
         for step in (5, 10)
@@ -318,7 +318,7 @@ def test_layer_norms_are_read_from_a_journal_and_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "norms.svg").read_text().startswith("<?xml")
 
 
-def test_a_run_without_layer_norms_says_how_to_have_them(tmp_path: Path) -> None:
+def test_missing_layer_norms_name_the_key(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n')
     with pytest.raises(ValueError, match=r"training\.log_layers=true"):
         read_layer_norms(tmp_path)

@@ -52,7 +52,7 @@ def heads(name: str) -> list[Head]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_head_of_every_kind_is_there_with_a_label_for_each_row_and_column(name: str) -> None:
+def test_heads_have_labels_for_rows_and_columns(name: str) -> None:
     found = heads(name)
     assert {kind: sum(head.kind == kind for head in found) for kind in HEADS[name]} == HEADS[name]
     assert len(found) == sum(HEADS[name].values())
@@ -66,12 +66,12 @@ def test_every_head_of_every_kind_is_there_with_a_label_for_each_row_and_column(
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_nobody_listens_afterwards(name: str) -> None:
+def test_no_listener_remains(name: str) -> None:
     heads(name)
     assert not any(part.recorded for part in untrained(name).model.modules() if isinstance(part, TapModule))
 
 
-def test_rows_are_what_was_written_and_columns_what_was_read() -> None:
+def test_cross_attention_rows_are_outputs() -> None:
     found = trace_heads(untrained("transformer").trace("Ein Hund", "A dog"))
     sides = {head.kind: ("".join(head.queries), "".join(head.keys)) for head in found}
     assert sides["encoder"] == ("▁Ein▁Hund</s>", "▁Ein▁Hund</s>")
@@ -79,13 +79,13 @@ def test_rows_are_what_was_written_and_columns_what_was_read() -> None:
     assert sides["cross"] == ("▁A▁dog</s>", "▁Ein▁Hund</s>")
 
 
-def test_the_output_looked_at_is_the_model_s_own_if_none_is_given() -> None:
+def test_default_output_is_decoded() -> None:
     run = untrained("transformer")
     own = run.vocabulary.target.pieces(run.predict_nbest([TEXT])[0][0].tokens)
     assert next(head for head in heads("transformer") if head.kind == "cross").queries == [*own, "</s>"]
 
 
-def test_attention_to_the_source_is_what_alignments_are_made_of() -> None:
+def test_cross_attention_equals_alignment() -> None:
     run = untrained("transformer")
     alignment = run.align("Ein Hund", "A dog")
     found = trace_heads(run.trace("Ein Hund", "A dog"))
@@ -121,7 +121,7 @@ def test_the_table_has_a_line_for_each_head_at_eighty_columns() -> None:
     assert f"{heads('transformer')[0].measures.entropy:.2f}" in text
 
 
-def test_heads_are_data() -> None:
+def test_heads_to_dict() -> None:
     head = heads("transformer")[0]
     data = json.loads(json.dumps(head.to_dict()))
     assert data["name"] == head.name and data["keys"] == head.keys
@@ -150,12 +150,12 @@ def test_a_grid_shows_every_kind_of_attention_with_every_token(tmp_path: Path) -
         assert kind in shown
     first = {head.kind: head for head in reversed(found)}
     layers = {kind: len({head.path for head in found if head.kind == kind}) for kind in first}
-    wanted: Counter[str] = Counter()
+    expected: Counter[str] = Counter()
     for kind, head in first.items():  # above the first row of panels, and beside the first panel of each row
-        wanted.update(map(visible, head.keys))
+        expected.update(map(visible, head.keys))
         for _ in range(layers[kind]):
-            wanted.update(map(visible, head.queries))
-    assert all(comments.count(token) >= count for token, count in wanted.items() if len(token) <= 16)
+            expected.update(map(visible, head.queries))
+    assert all(comments.count(token) >= count for token, count in expected.items() if len(token) <= 16)
     assert comments.count("layer 0") == len(first)
 
 
@@ -167,7 +167,7 @@ def test_a_grid_needs_heads_and_a_known_format(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_tokens_without_room_for_a_label_are_counted(tmp_path: Path) -> None:
+def test_omitted_labels_are_counted(tmp_path: Path) -> None:
     tokens = [f"wort{number}" for number in range(150)]
     weights = np.eye(150, dtype=np.float32)
     found = [Head("encoder", "encoder.layers.0.attention", number, tokens, tokens, weights) for number in range(8)]
@@ -176,12 +176,12 @@ def test_tokens_without_room_for_a_label_are_counted(tmp_path: Path) -> None:
     assert "wort0" in text and "of 150 columns, 150 of 150 rows named" in text
 
 
-def test_one_key_alone_has_no_entropy_and_full_confidence() -> None:
+def test_single_key_has_zero_entropy() -> None:
     found = measure_head(np.eye(4, dtype=np.float32))
     assert (found.entropy, found.entropy_share, found.confidence) == (0.0, 0.0, 1.0)
 
 
-def test_even_attention_has_all_the_entropy_there_can_be_and_no_diagonality() -> None:
+def test_uniform_attention_has_maximal_entropy() -> None:
     found = measure_head(np.full((3, 5), 0.2, dtype=np.float32))
     assert found.entropy == pytest.approx(math.log(5))
     assert found.entropy_share == pytest.approx(1.0)
@@ -189,12 +189,12 @@ def test_even_attention_has_all_the_entropy_there_can_be_and_no_diagonality() ->
     assert found.confidence == pytest.approx(0.2)
 
 
-def test_the_diagonal_has_diagonality_one_and_the_other_one_less_than_none() -> None:
+def test_diagonality_of_both_diagonals() -> None:
     assert measure_head(np.eye(5, dtype=np.float32)).diagonality == pytest.approx(1.0)
     assert measure_head(np.eye(5, dtype=np.float32)[::-1]).diagonality < 0
 
 
-def test_a_stretched_diagonal_is_one_too() -> None:
+def test_stretched_diagonal_has_diagonality_one() -> None:
     weights = np.zeros((3, 5), dtype=np.float32)
     weights[[0, 1, 2], [0, 2, 4]] = 1.0
     assert measure_head(weights).diagonality == pytest.approx(1.0)
@@ -205,7 +205,7 @@ def test_diagonality_by_hand() -> None:
     assert measure_head(weights).diagonality == pytest.approx(0.5)
 
 
-def test_what_a_decoder_cannot_see_is_no_room_for_entropy() -> None:
+def test_causal_mask_limits_entropy() -> None:
     even = np.tril(np.ones((4, 4))) / np.arange(1, 5)[:, None]
     found = measure_head(even.astype(np.float32), causal=True)
     assert found.entropy_share == pytest.approx(1.0, abs=1e-6)
@@ -213,18 +213,18 @@ def test_what_a_decoder_cannot_see_is_no_room_for_entropy() -> None:
     assert measure_head(even.astype(np.float32)).entropy_share < 0.8
 
 
-def test_one_query_with_one_key_has_no_shares_to_tell() -> None:
+def test_single_query_and_key_are_undefined() -> None:
     found = measure_head(np.ones((1, 1), dtype=np.float32), causal=True)
     assert math.isnan(found.entropy_share) and math.isnan(found.diagonality)
     assert found.to_dict() == {"entropy": 0.0, "entropy_share": None, "diagonality": None, "confidence": 1.0}
 
 
-def test_negative_weights_count_by_their_size_and_rows_of_zeros_stay() -> None:
+def test_negative_weights_use_absolute_values() -> None:
     found = row_shares(np.array([[-1.0, 3.0], [0.0, 0.0]], dtype=np.float32))
     assert found.tolist() == [[0.25, 0.75], [0.0, 0.0]]
 
 
-def test_local_heads_show_blocks_and_compressed_ones_are_called_by_the_tokens_they_stand_at() -> None:
+def test_local_and_compressed_heads_are_labelled() -> None:
     trace = untrained("spans").trace("Ein Hund bellt laut.", "A dog barks.")
     heads = {head.name: head for head in trace_heads(trace)}
     local, compressed = (heads[f"decoder.layers.{number}.attention.0"] for number in range(2))
@@ -248,25 +248,25 @@ def scores(run: runs.Run) -> np.ndarray:
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_a_silent_head_has_no_context_while_the_others_keep_theirs(name: str) -> None:
-    run, heard = untrained(name), []
+def test_ablated_head_has_zero_context(name: str) -> None:
+    run, taps = untrained(name), []
     target = head_names(run.model)[-1]
     path, _, number = target.rpartition(".")
 
     def hear(tapped: Tapped) -> None:
         if tapped.name == f"{path}.context":
-            heard.append(tapped.tensor.clone())
+            taps.append(tapped.tensor.clone())
 
     with ablated(run.model, [target]), on_taps(run.model, hear):
         scores(run)
-    assert heard
-    for context in heard:  # (B, H, T, K)
+    assert taps
+    for context in taps:  # (B, H, T, K)
         assert not context[:, int(number)].any()
         others = [head for head in range(context.shape[1]) if head != int(number)]
         assert context[:, others].any(dim=-1).all()
 
 
-def test_switching_off_a_head_is_taking_its_rows_out_of_the_output_projection() -> None:
+def test_ablation_equals_zero_output_projection() -> None:
     run = untrained("transformer")
     layer = run.model.decoder.layers[1].cross_attention
     with ablated(run.model, ["decoder.1.cross_attention.1"]):
@@ -280,7 +280,7 @@ def test_switching_off_a_head_is_taking_its_rows_out_of_the_output_projection() 
     assert np.abs(silent - scores(run)).max() > 1e-2
 
 
-def test_a_search_with_a_coverage_penalty_hears_the_silent_head_too() -> None:
+def test_coverage_penalty_works_with_ablation() -> None:
     run = untrained("transformer")
     options = run.options(beam=2, coverage_penalty=0.2)
     heads = [name for name in head_names(run.model) if ".cross_attention." in name]
@@ -307,7 +307,7 @@ def test_the_effect_is_the_change_of_the_log_probability(name: str) -> None:
     assert effect.log_probability == pytest.approx(without - whole, abs=1e-3)
 
 
-def test_every_head_is_tried_and_the_most_needed_stands_first() -> None:
+def test_ablate_each_sorts_by_effect() -> None:
     run = untrained("transformer")
     effects = ablate_each(run, TEXTS, ["A dog barks.", "Two men laugh."])
     assert {effect.heads[0] for effect in effects} == set(head_names(run.model))
@@ -332,7 +332,7 @@ def test_a_corpus_metric_is_measured_with_and_without() -> None:
     assert without != whole
 
 
-def test_what_cannot_be_ablated_is_an_error() -> None:
+def test_ablation_refuses_unsuitable_runs() -> None:
     with pytest.raises(ValueError, match=r"no head 'decoder.9.cross_attention.0'"):
         ablate(untrained("transformer"), ["decoder.9.cross_attention.0"], TEXTS)
     with pytest.raises(ValueError, match="for models that write, and this run is task: tagging"):

@@ -20,11 +20,11 @@ def test_every_matrix_and_the_loss_are_the_golden_ones() -> None:
     golden, trace = json.loads(GOLDEN.read_text(encoding="utf-8")), lecture_trace()
     assert list(golden) == [step.key for step in trace]
     for step in trace:
-        wanted = np.array(golden[step.key], dtype=float)
-        np.testing.assert_allclose(step.tensor.numpy(), wanted, rtol=0, atol=1e-4, err_msg=step.key)
+        expected = np.array(golden[step.key], dtype=float)
+        np.testing.assert_allclose(step.tensor.numpy(), expected, rtol=0, atol=1e-4, err_msg=step.key)
 
 
-def test_it_has_eleven_words_a_width_of_six_and_the_given_tokens() -> None:
+def test_lecture_model_shapes_and_tokens() -> None:
     model, trace = lecture_model(), lecture_trace()
     assert tuple(model.source_embedding.weight.shape) == tuple(model.output.weight.shape) == (11, 6)
     assert trace["source.tokens"].tolist() == [list(SOURCE)] == [[5, 8, 9]]
@@ -37,7 +37,7 @@ def test_the_weights_have_one_digit_behind_the_point() -> None:
         np.testing.assert_allclose(tenths, tenths.round(), atol=1e-5, err_msg=name)
 
 
-def test_the_loss_is_the_mean_surprise_at_the_targets() -> None:
+def test_loss_is_mean_nll_of_targets() -> None:
     trace = lecture_trace()
     chances = [float(trace["probabilities"][0, place, token]) for place, token in enumerate(TARGET)]
     assert float(trace["loss"]) == pytest.approx(-sum(map(math.log, chances)) / 3, rel=1e-5)

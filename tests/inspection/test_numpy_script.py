@@ -104,7 +104,7 @@ def test_the_script_stops_at_a_number_that_is_not_the_recorded_one(
     assert "AssertionError: decoder.layers.0.cross_attention.output" in done.stderr
 
 
-def test_a_sampled_trace_is_compared_where_it_was_kept(build_model: Any, tmp_path: Path) -> None:
+def test_sampled_trace_is_compared_where_kept(build_model: Any, tmp_path: Path) -> None:
     trace = traced(build_model(*bodies.FEW["lstm-additive"])).sampled(10)
     assert any("sampled" in step.note for step in trace)
     done = run_alone(export_script(trace, tmp_path / "by-hand"))

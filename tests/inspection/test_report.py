@@ -47,7 +47,7 @@ class Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.asked: list[str] = []
+        self.urls: list[str] = []
         self.titles: list[str] = []
         self.ids: list[str] = []
 
@@ -56,7 +56,7 @@ class Reader(HTMLParser):
             self.open.append(tag)
         for name, value in attrs:
             if name in ("src", "href", "srcset", "data", "action", "poster"):
-                self.asked.append(value or "")
+                self.urls.append(value or "")
             if name == "id":
                 self.ids.append(value or "")
 
@@ -83,7 +83,7 @@ def page_of(name: str) -> str:
     return report(gather(Subject(untrained(name), text), f"untrained/{name}"))
 
 
-def test_every_model_is_tried() -> None:
+def test_all_models_are_covered() -> None:
     assert set(HAS) == {*MODELS, *OTHERS, "bottleneck"}
 
 
@@ -95,11 +95,11 @@ def test_a_report_is_well_formed_and_has_what_the_model_has(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HAS)
-def test_a_report_asks_nobody_for_anything(name: str) -> None:
+def test_report_loads_nothing(name: str) -> None:
     page = page_of(name)
     reader = read(page)
-    assert all(asked.startswith(("data:image/png;base64,", "#")) for asked in reader.asked)
-    assert {asked[1:] for asked in reader.asked if asked.startswith("#")} <= set(reader.ids)
+    assert all(url.startswith(("data:image/png;base64,", "#")) for url in reader.urls)
+    assert {url[1:] for url in reader.urls if url.startswith("#")} <= set(reader.ids)
     assert "default-src 'none'" in page
     assert not re.search(r"url\(|@import|https?://", page)
 
@@ -139,7 +139,7 @@ def test_text_cannot_break_out_of_the_page() -> None:
     evil = '</script><script>alert(1)</script>"><img src=x onerror=alert(1)>'
     trace.about |= {"text": evil, "source_tokens": [evil, "b", "c"], "notes": [evil]}
     page = report(gather(Subject(recorded=trace), evil))
-    assert set(read(page).asked) <= {asked for asked in read(page).asked if asked.startswith(("#", "data:"))}
+    assert set(read(page).urls) <= {url for url in read(page).urls if url.startswith(("#", "data:"))}
     assert "<img src=x" not in page
     assert "<script>alert" not in page
 
@@ -191,15 +191,15 @@ def test_a_report_on_500_tokens_stays_small_and_says_what_it_sampled(long_report
     assert "Attribution is left out: 500 answers over 1000 tokens" in page
 
 
-def test_a_report_on_500_tokens_opens_in_five_seconds_and_tells_its_numbers(long_report: Path) -> None:
+def test_report_on_500_tokens_opens_in_five_seconds(long_report: Path) -> None:
     browsers = pytest.importorskip("playwright.sync_api")
     if (chromium := shutil.which("chromium")) is None:
         pytest.skip("no chromium")
     with browsers.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         page = browser.new_page()
-        asked: list[str] = []
-        page.on("request", lambda request: asked.append(request.url))
+        urls: list[str] = []
+        page.on("request", lambda request: urls.append(request.url))
         took = []
         for _ in range(3):  # whatever else the machine does only adds time
             start = time.monotonic()
@@ -208,13 +208,13 @@ def test_a_report_on_500_tokens_opens_in_five_seconds_and_tells_its_numbers(long
         assert min(took) < 5
         page.locator("#heads .map").first.focus()
         page.keyboard.press("ArrowRight")
-        told = page.inner_text("#readout")
+        message = page.inner_text("#readout")
         browser.close()
-    assert re.search(r": 0\.\d+ .*\(row 0, column 1\)", told), told
-    assert [url for url in asked if not url.startswith("data:")] == [long_report.as_uri()] * 3
+    assert re.search(r": 0\.\d+ .*\(row 0, column 1\)", message), message
+    assert [url for url in urls if not url.startswith("data:")] == [long_report.as_uri()] * 3
 
 
-def test_a_run_that_draws_has_a_report_without_a_beam() -> None:
+def test_sampling_run_has_report_without_beam() -> None:
     run = untrained("transformer")
     drawing = run.recipe.decoding.model_copy(update={"sample": Sampling(seed=3), "beam": 1})
     recipe = run.recipe.model_copy(update={"decoding": drawing})

@@ -68,7 +68,7 @@ def test_inputs_are_the_named_steps_and_weights_right_before(build_model: Any) -
     assert inputs["source_embedding.rows"] == ("source_embedding.weight", "source.tokens")
 
 
-def test_a_walk_of_a_transformer_has_every_station_in_order(build_model: Any) -> None:
+def test_transformer_trace_has_all_steps_in_order(build_model: Any) -> None:
     body = bodies.transformer("pre", "layer", "sinusoidal", "relu", layers=1)
     names = traced(build_model(body, body)).names
     decoder = [name.removeprefix("decoder.") for name in names if name.startswith("decoder.")]
@@ -111,14 +111,14 @@ def test_layers_may_be_left_out_of_a_name(small: Trace) -> None:
     assert torch.equal(small["decoder.2.cross_attention.scores"], small["decoder.layers.2.cross_attention.scores"])
 
 
-def test_an_unknown_name_is_answered_with_near_ones(small: Trace) -> None:
+def test_unknown_name_suggests_similar_ones(small: Trace) -> None:
     with pytest.raises(
         KeyError, match=r"decoder\.layers\.3\.cross_attention\.scores.*decoder\.layers\.2\.cross_attention\.scores"
     ):
         small["decoder.layers.3.cross_attention.scores"]
 
 
-def test_a_part_of_the_model_can_be_cut_out(small: Trace) -> None:
+def test_under_selects_a_part(small: Trace) -> None:
     assert small.under("decoder.layers.2").names == small.under("decoder.2").names == small.names[1:]
     assert "encoder.layers.0.attention.weights" not in small.under("decoder")
 
@@ -137,8 +137,8 @@ def test_a_saved_trace_comes_back_exactly(model: Seq2Seq, tmp_path: Path) -> Non
     for ours, theirs in zip(trace.records, back.records, strict=True):
         assert torch.equal(ours.tensor, theirs.tensor)
         assert ours.tensor.dtype == theirs.tensor.dtype
-        told = ("key", "name", "formula", "inputs", "operation", "note", "unnamed", "shape")
-        assert [getattr(ours, name) for name in told] == [getattr(theirs, name) for name in told]
+        message = ("key", "name", "formula", "inputs", "operation", "note", "unnamed", "shape")
+        assert [getattr(ours, name) for name in message] == [getattr(theirs, name) for name in message]
         assert set(references(ours.arguments)) == set(references(theirs.arguments))
     values = recompute(back)
     assert all(close(values[step.key], step.tensor) for step in back)
@@ -151,7 +151,7 @@ def test_a_trace_is_never_written_over_another(small: Trace, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
 
 
-def test_a_folder_that_is_no_trace_or_a_damaged_one_says_so(small: Trace, tmp_path: Path) -> None:
+def test_damaged_trace_folder_is_an_error(small: Trace, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"is not a saved trace: it has no trace\.json"):
         Trace.load(tmp_path)
     small.save(tmp_path / "saved")
@@ -169,7 +169,7 @@ def test_infinities_and_references_survive_json(small: Trace, tmp_path: Path) ->
     assert Trace.load(tmp_path / "saved").records[0].arguments == {"x": Ref("b"), "value": -np.inf}
 
 
-def test_heavy_tensors_are_thinned_with_a_note_and_light_ones_left(model: Seq2Seq) -> None:
+def test_large_tensors_are_sampled_with_a_note(model: Seq2Seq) -> None:
     trace = traced(model)
     thin = trace.sampled(20)
     heavy = thin.find("logits")
@@ -206,7 +206,7 @@ class Writing(TapModule):
         return self.tap("full", buffer * 1)
 
 
-def test_memory_that_is_written_into_is_recorded_as_it_was() -> None:
+def test_in_place_writes_do_not_change_records() -> None:
     model, x = Writing(), torch.tensor([1.0, 2.0, 3.0])
     with record_arithmetic(model) as recorder:
         recorder.model(recorder.give("x", x))
@@ -221,7 +221,7 @@ class Sorting(TapModule):
         return self.tap("sorted", torch.sort(x * 2).values + 1)
 
 
-def test_what_no_operation_tells_is_taken_as_given_with_a_note() -> None:
+def test_unknown_kernels_are_noted() -> None:
     model = Sorting()
     with record_arithmetic(model) as recorder:
         recorder.model(recorder.give("x", torch.tensor([3.0, 1.0])))
@@ -255,7 +255,7 @@ def logits_alone(run: Run, trace: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_search_finds_the_same_while_it_is_recorded(name: str) -> None:
+def test_recorded_search_equals_unrecorded(name: str) -> None:
     run, text = untrained(name), text_of(name)
     alone = run.predict_nbest([text])[0]
     with record(run.model) as trace:
@@ -273,7 +273,7 @@ def test_recorded_logits_are_those_of_the_fast_kernels(name: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["record", "trace"])
-def test_a_recording_sees_nothing_of_another_thread_and_leaves_its_kernels_alone(how: str) -> None:
+def test_recording_is_isolated_from_other_threads(how: str) -> None:
     run = untrained("transformer")
     expected = run.predict([TEXT])
     alone = run.trace(TEXT, target="Ein Hund").names if how == "trace" else record_alone(run)

@@ -84,12 +84,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Run]]:
 
 
 @pytest.fixture(params=[*TASKS, *PAIRS])
-def asked(request: pytest.FixtureRequest, runs: dict[str, Run]) -> tuple[Run, str]:
+def case(request: pytest.FixtureRequest, runs: dict[str, Run]) -> tuple[Run, str]:
     return runs[request.param], TEXTS[request.param.split("-")[0]]
 
 
-def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, str], tmp_path: Path) -> None:
-    run, text = asked
+def test_the_trace_of_every_task_is_recomputed_by_its_script(case: tuple[Run, str], tmp_path: Path) -> None:
+    run, text = case
     trace = run.trace(text)
     excluded = (
         "The first 4 logits are those of <pad>, <unk>, <s>, </s>, which are no labels: the softmax leaves them out."
@@ -102,8 +102,8 @@ def test_the_trace_of_every_task_is_recomputed_by_its_script(asked: tuple[Run, s
     assert done.returncode == 0, done.stderr
 
 
-def test_recording_changes_no_output_and_traces_that_output(asked: tuple[Run, str]) -> None:
-    run, text = asked
+def test_recording_changes_no_output_and_traces_that_output(case: tuple[Run, str]) -> None:
+    run, text = case
     before = run.predict_nbest([text])[0][0]
     trace = run.trace(text)
     after = run.predict_nbest([text])[0][0]
@@ -111,13 +111,13 @@ def test_recording_changes_no_output_and_traces_that_output(asked: tuple[Run, st
     assert before.score == after.score
     assert trace.about["forced"] is False
     writes = run.recipe.task in ("seq2seq", "language-model")
-    told = "The output was decoded first" if writes else "The labels were predicted first"
-    assert told in trace.about["notes"][0]
+    message = "The output was decoded first" if writes else "The labels were predicted first"
+    assert message in trace.about["notes"][0]
     assert before.text.endswith(trace.about["output"].strip())
 
 
-def test_a_trace_shows_what_an_unknown_token_stands_for(asked: tuple[Run, str]) -> None:
-    run, text = asked
+def test_a_trace_shows_what_an_unknown_token_stands_for(case: tuple[Run, str]) -> None:
+    run, text = case
     about = run.trace(text + " 犬").about
     assert "<unk 犬>" in (about["source_tokens"] or about["given_tokens"])
     assert "<unk>" not in (about["source_tokens"] or about["given_tokens"])
@@ -134,12 +134,12 @@ def test_a_trace_shows_what_an_unknown_token_of_a_forced_output_stands_for(runs:
     assert "<unk>" in about["output"]  # which is what the model has
 
 
-def test_each_side_of_a_trace_shows_what_its_own_vocabulary_does_not_hold() -> None:
+def test_unknown_tokens_are_shown_by_their_own_vocabulary() -> None:
     source, target = (Tokenizer.train(WordTokenizer(min_count=1), [text]) for text in ("ein Hund", "a dog"))
     recipe = SimpleNamespace(task_spec=task_spec("seq2seq"), model=SimpleNamespace(encoder="one"))
-    asked: Any = SimpleNamespace(recipe=recipe, vocabulary=Vocabulary(source, target, shared=False))
+    case: Any = SimpleNamespace(recipe=recipe, vocabulary=Vocabulary(source, target, shared=False))
     about = {"source_tokens": ["ein", "<unk>"], "given_tokens": ["<s>", "a", "<unk>"], "target_tokens": ["a", "<unk>"]}
-    assert _show_unknown(asked, about, "ein dog", "a Hund") == {
+    assert _show_unknown(case, about, "ein dog", "a Hund") == {
         "source_tokens": ["ein", "<unk dog>"],
         "given_tokens": ["<s>", "a", "<unk Hund>"],
         "target_tokens": ["a", "<unk Hund>"],
@@ -156,8 +156,8 @@ def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
     return float(logs[0].gather(1, torch.tensor(tokens)[:, None])[-new:].sum()), new
 
 
-def test_the_loss_of_the_trace_is_that_of_the_real_scoring(asked: tuple[Run, str]) -> None:
-    run, text = asked
+def test_the_loss_of_the_trace_is_that_of_the_real_scoring(case: tuple[Run, str]) -> None:
+    run, text = case
     guess, trace = run.predict_nbest([text])[0][0], run.trace(text)
     if run.recipe.task == "seq2seq":
         (source,) = run.encode_sources([text])
@@ -173,10 +173,10 @@ def test_the_loss_of_the_trace_is_that_of_the_real_scoring(asked: tuple[Run, str
 def test_a_language_model_gives_its_own_next_token_the_highest_probability(runs: dict[str, Run]) -> None:
     for name in ("lm-gru", "lm-transformer", "lm-lines", "lm-bpe"):
         trace = runs[name].trace(TEXTS["lm"])
-        best, wanted = trace["probabilities"][0].argmax(-1), trace["labels"][0]
+        best, expected = trace["probabilities"][0].argmax(-1), trace["labels"][0]
         prompt = len(runs[name].encode_sources([TEXTS["lm"]])[0])
         new = len(runs[name].predict_nbest([TEXTS["lm"]])[0][0].tokens) - prompt
-        assert best[-new:].tolist() == wanted[-new:].tolist()
+        assert best[-new:].tolist() == expected[-new:].tolist()
 
 
 def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
@@ -195,7 +195,7 @@ def test_a_target_can_be_forced(runs: dict[str, Run]) -> None:
         runs["tag-gru"].trace(TEXTS["tag"], "NOUN")
 
 
-def test_other_spaces_than_those_between_labels_are_part_of_one() -> None:
+def test_only_plain_spaces_separate_labels() -> None:
     run, labels = untrained("tagger"), label_tokenizer(["X\u00a0Y B"], whole=False)
     named = Run(run.folder, run.recipe, replace(run.vocabulary, target=labels), run.model, run.device)
     assert named.trace("a b", "X\u00a0Y  B").about["output"] == "X\u00a0Y B"
@@ -212,7 +212,7 @@ def test_a_step_ends_the_trace_at_that_token_with_the_same_numbers(runs: dict[st
         runs["tag-gru"].trace(TEXTS["tag"], step=0)
 
 
-def test_a_decoder_that_stands_alone_counts_only_the_output_in_its_loss(runs: dict[str, Run]) -> None:
+def test_decoder_only_loss_covers_the_output(runs: dict[str, Run]) -> None:
     trace = runs["translate-alone"].trace(TEXTS["translate"], "negative")
     assert float(trace["loss"]) == pytest.approx(float(trace["losses"][0, -2:].mean()), abs=1e-6)
     assert trace["losses"].shape[1] > 2
@@ -279,7 +279,7 @@ def test_a_narrowed_walk_is_written_as_narrowly_as_it_is_shown() -> None:
     assert weights["values"] == subject.trace["decoder.1.cross_attention.weights"][:, 0, 1:2].tolist()
 
 
-def test_what_is_not_there_is_answered_with_what_is() -> None:
+def test_unknown_selection_lists_what_exists() -> None:
     with pytest.raises(ValueError, match=r"--layer 9: there are no experts in that layer; .* in encoder\.layers\."):
         experts_view(Subject(untrained("experts"), TEXT, layer=9))
     with pytest.raises(ValueError, match=r"--layer 9: there is no such head; there is decoder\.attention\.0$"):

@@ -40,7 +40,7 @@ def printed(viewed: InspectionView) -> str:
     return capture.get()
 
 
-def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None:
+def test_alignment_is_mean_of_cross_attention_heads() -> None:
     trace = untrained("transformer").trace(TEXT)
     found = alignment_of(trace_heads(trace))
     assert found is not None
@@ -49,7 +49,7 @@ def test_an_alignment_is_the_mean_of_the_heads_that_look_at_the_source() -> None
     assert alignment_of(trace_heads(untrained("decoder-only").trace(TEXT))) is None
 
 
-def test_what_is_certain_costs_nothing_and_not_minus_nothing() -> None:
+def test_certain_token_has_loss_zero_not_minus_zero() -> None:
     viewed = tokens_view(Subject(untrained("classifier"), "a b c d"))  # it knows one label
     assert [str(choice["loss"]) for choice in viewed.record()] == ["0.0"]
     assert "loss 0.0000" in printed(viewed) and "-0" not in printed(viewed)
@@ -98,7 +98,7 @@ def test_each_head_of_a_layer_is_switched_off_in_turn() -> None:
     }
 
 
-def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_unknown_head_lists_existing_ones() -> None:
     run = untrained("transformer")
     for view in (heads_view, ablation_view):
         with pytest.raises(
@@ -111,7 +111,7 @@ def test_a_head_that_is_not_there_is_answered_with_those_that_are() -> None:
         ablation_view(Subject(run, TEXT), ["decoder.1.cross_attention.7"])
 
 
-def test_one_token_of_the_output_can_be_looked_at() -> None:
+def test_tokens_view_of_one_step() -> None:
     run = untrained("transformer")
     every = tokens_view(Subject(run, TEXT)).record()
     assert tokens_view(Subject(run, TEXT, step=1)).record() == [every[1]]
@@ -137,15 +137,15 @@ def test_a_cell_of_gates_and_of_a_mixture_is_explained() -> None:
     walk, name = Walkthrough(trace), "encoder.1.feedforward"
     gates, output = trace[f"{name}.gates"][0, 0], trace[f"{name}.output"][0, 0, 15]
     chosen = int(gates.argmax())
-    told = walk.explain(f"{name}.gates", (0, 0, chosen))
-    assert told.startswith(f"{gates[chosen]:.4g} = exp(")
+    message = walk.explain(f"{name}.gates", (0, 0, chosen))
+    assert message.startswith(f"{gates[chosen]:.4g} = exp(")
     assert "not among the top 2" in walk.explain(f"{name}.gates", (0, 0, int(gates.argmin())))
     value, sum_of = walk.explain(f"{name}.output", (0, 0, 15)).replace("−", "-").split(" = ")
     assert float(value) == pytest.approx(float(output), rel=1e-3)
     assert eval(sum_of.replace("·", "*")) == pytest.approx(float(output), rel=5e-3)
 
 
-def test_windows_of_dilated_convolutions_grow() -> None:
+def test_receptive_fields_of_dilated_convolutions_grow() -> None:
     found = receptive_fields(untrained("bytenet").trace(TEXT))
     assert [(window.side, window.offsets, window.reach) for window in found] == [
         ("encoder", (-1, 0, 1), (-1, 1)),
@@ -169,7 +169,7 @@ def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> No
 
 
 @pytest.mark.parametrize(
-    ("view", "name", "told"),
+    ("view", "name", "message"),
     [
         (heads_view, "bytenet", "this model has no attention"),
         (experts_view, "transformer", "the model has none"),
@@ -178,9 +178,11 @@ def test_rows_of_a_layer_that_reads_from_the_end_are_named_in_that_order() -> No
         (ablation_view, "tagger", "take a metric inside"),
     ],
 )
-def test_a_view_that_cannot_be_says_why(view: Callable[[Subject], InspectionView], name: str | None, told: str) -> None:
+def test_unavailable_view_is_an_error(
+    view: Callable[[Subject], InspectionView], name: str | None, message: str
+) -> None:
     subject = Subject(recorded=lecture_trace()) if name is None else Subject(untrained(name), TEXT)
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         view(subject)
 
 

@@ -51,7 +51,7 @@ def test_a_weighted_vector_is_written_out(lecture: Walkthrough) -> None:
     assert lecture.explain("context", (0, 0, 0, -1)) == "0.24 = 0.8·0.3"
 
 
-def test_a_cell_that_is_not_there_is_an_error_that_says_the_shape(lecture: Walkthrough) -> None:
+def test_unknown_cell_error_names_shape(lecture: Walkthrough) -> None:
     with pytest.raises(ValueError, match=r"score has the shape \(1, 1, 1, 1\); \(0, 0, 0, 1\) is no cell of it"):
         lecture.explain("score", (0, 0, 0, 1))
     with pytest.raises(ValueError, match=r"\(0,\) is no cell"):
@@ -75,12 +75,12 @@ SIMPLE = re.compile(r"^[\d.e+·() −-]+$")
 def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: Walkthrough) -> None:
     for shown in walk.records():
         for cell in ([0] * len(shown.record.shape), [-1] * len(shown.record.shape)):
-            told = walk.explain(shown.record.key, cell)
-            value, _, made = told.partition(" = ")
-            assert made, told
+            message = walk.explain(shown.record.key, cell)
+            value, _, made = message.partition(" = ")
+            assert made, message
             if SIMPLE.match(made):  # sums of products say what they say: rounded factors, a few terms
                 plain = made.replace("·", "*").replace("−", "-")
-                assert float(eval(plain)) == pytest.approx(float(value.replace("−", "-")), rel=0.02, abs=0.01), told
+                assert float(eval(plain)) == pytest.approx(float(value.replace("−", "-")), rel=0.02, abs=0.01), message
 
 
 def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
@@ -93,8 +93,8 @@ def test_the_gates_of_an_lstm_are_explained_by_their_two_products() -> None:
     def shown(name: str, *cell: int) -> str:
         return f"{float(trace[name][cell]):.4g}".replace("-", "−")
 
-    told = walk.explain("forget_gate", (0, 2, 1))
-    assert told.startswith(f"{shown('forget_gate', 0, 2, 1)} = σ({shown('inputs', 0, 2, 3)} + ")
+    message = walk.explain("forget_gate", (0, 2, 1))
+    assert message.startswith(f"{shown('forget_gate', 0, 2, 1)} = σ({shown('inputs', 0, 2, 3)} + ")
     cell = walk.explain("cell", (0, 2, 1))
     assert shown("forget_gate", 0, 2, 1) in cell
     assert shown("cell", 0, 1, 1).lstrip("−") in cell
@@ -133,14 +133,14 @@ def test_focus_picks_the_right_run_of_a_decoder_that_is_fed_its_output(build_mod
 
 
 @pytest.mark.parametrize(
-    ("what", "told"), [({"layer": 7}, "no layer 7"), ({"head": 5}, "no head 5"), ({"step": 9}, "no step 9")]
+    ("what", "message"), [({"layer": 7}, "no layer 7"), ({"head": 5}, "no head 5"), ({"step": 9}, "no step 9")]
 )
-def test_what_is_not_there_cannot_be_focused(walk: Walkthrough, what: dict[str, int], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_focus_out_of_range_is_an_error(walk: Walkthrough, what: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         walk.focus(**what)
 
 
-def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: Walkthrough) -> None:
+def test_walkthrough_escapes_markup(walk: Walkthrough) -> None:
     walk.trace.about |= {"source_tokens": ["[red]", "日本", "é", "</s>"]}
     console = Console(width=150, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(walk)
@@ -151,7 +151,7 @@ def test_a_walk_prints_formulas_inputs_and_numbers_and_never_markup(walk: Walkth
     assert "日本" in shown
 
 
-def test_a_trace_without_arithmetic_can_be_walked_but_not_explained() -> None:
+def test_trace_without_arithmetic_has_no_explanations() -> None:
     walk = Walkthrough(Trace([Record("a", torch.ones(2), "f", (), key="a")]))
     assert [shown.record.key for shown in walk.records()] == ["a"]
     with pytest.raises(ValueError, match="has no arithmetic"):
@@ -182,7 +182,7 @@ def test_tokens_that_are_written_from_right_to_left_stay_in_their_columns() -> N
     assert row.split() == ["لغة\u200e", "1.5", "2.5"]
 
 
-def test_no_number_is_cut_however_narrow_the_terminal() -> None:
+def test_numbers_are_never_cut() -> None:
     matrix = torch.tensor([[0.1211, -12.34, 5.678e-05, 1.234, -0.5678, 9.999e09, 0.3333, -7.777]] * 2)
     for width in (80, 40, 24):
         console = Console(width=width, record=True, file=io.StringIO())
@@ -202,7 +202,7 @@ def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
         if point in ("scores", "masked"):
             assert shown.columns == given
     weights = steps["decoder.layers.0.attention.weights"]
-    predicting = [f"{read} → predicts {wanted}" for read, wanted in zip(given, target, strict=True)]
+    predicting = [f"{read} → predicts {expected}" for read, expected in zip(given, target, strict=True)]
     assert weights.rows == weights.columns == given
     assert steps["decoder.layers.0.cross_attention.weights"].rows == predicting
     assert steps["logits"].rows == steps["probabilities"].rows == predicting
@@ -214,12 +214,12 @@ def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
 
 def test_a_position_is_written_out_as_a_sinusoid() -> None:
     walk = Walkthrough(lecture_trace())
-    told = walk.explain("encoder.positions.vectors", (0, 1, 2))
-    assert told.startswith("0.0464 = sin(1 / 10000^(2/6))")
+    message = walk.explain("encoder.positions.vectors", (0, 1, 2))
+    assert message.startswith("0.0464 = sin(1 / 10000^(2/6))")
     assert walk.explain("encoder.positions.vectors", (0, 2, 1)).startswith("−0.4161 = cos(2 / 10000^(0/6))")
 
 
-def test_logits_of_specials_are_named_and_left_out_in_words() -> None:
+def test_omitted_special_logits_are_noted() -> None:
     trace = untrained("classifier").trace("a b c d")
     steps = {shown.record.key: shown for shown in Walkthrough(trace).records()}
     logits, probabilities = steps["logits"], steps["probabilities"]

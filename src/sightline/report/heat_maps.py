@@ -1,7 +1,7 @@
 """Heat maps in a page: small ones as tables of numbers, larger ones as images that show the number under the pointer.
 
-A picture is a PNG of one pixel a number, with its numbers beside it for the page's script. Without scripts the picture,
-its labels and its scale are there; a table's numbers can be read anyway.
+An image is a PNG with one pixel per number; its numbers are in data attributes for the page's script. Tables, images,
+labels and scales need no script.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from rich.cells import cell_len
 from sightline.plots.matrices import HeatMap, palette
 from sightline.terminal import visible
 
-_TABLE = 240  # numbers, up to which a matrix is a table
-_TABLES = 30_000  # numbers in tables in all; then pictures, which are smaller
-_WIDE = 14  # columns of a table
+_TABLE = 240  # most numbers of a matrix shown as a table
+_TABLES = 30_000  # most numbers in all tables of a page; images are smaller
+_WIDE = 14  # most columns of a table
 _LONGEST_LABEL = 18
-_ROOM, _LETTER = 640, 15  # pixels: what a picture may take, and what a label needs
+_ROOM, _LETTER = 640, 15  # pixels of an image, and of a label
 
 
 @dataclass
 class Page:
-    """What heat maps share: the names along their sides are written once."""
+    """The state of a page: lists of labels, which are written once, and the size of its tables."""
 
     sides: dict[tuple[str, ...], int] = field(default_factory=dict)
     in_tables: int = 0
 
     def side(self, names: Sequence[str]) -> int:
-        """The number of a list of names."""
+        """The index of a list of names."""
         return self.sides.setdefault(tuple(names), len(self.sides))
 
     def heat_map(self, shown: HeatMap, *, labels: bool = True, most: int = _ROOM) -> str:
-        """A table or a picture with its scale."""
+        """A table or an image with its scale."""
         small = shown.values.size <= _TABLE and shown.values.shape[1] <= _WIDE
         if small and labels and self.in_tables + shown.values.size <= _TABLES:
             self.in_tables += shown.values.size
@@ -67,7 +67,7 @@ class Page:
         )
 
     def names(self) -> str:
-        """All sides, for the script."""
+        """All lists of names, for the script."""
         import json
 
         sides = json.dumps([[*map(visible, names)] for names in self.sides], ensure_ascii=False).replace("<", "\\u003c")
@@ -75,7 +75,7 @@ class Page:
 
 
 def table(shown: HeatMap) -> str:
-    """Every number in a cell of its colour; names in the heads."""
+    """A table with coloured cells."""
     colours, levels = palette(shown.scale.signed), shown.scale.levels(shown.values)
     head = "".join(f'<th scope="col">{name(each)}</th>' for each in shown.columns)
     rows, columns = ([escape(visible(each)) for each in names] for names in (shown.rows, shown.columns))
@@ -96,7 +96,7 @@ def table(shown: HeatMap) -> str:
 
 
 def scale_bar(shown: HeatMap) -> str:
-    """What the colours mean."""
+    """The colour scale."""
     import numpy as np
 
     kind = "signed" if shown.scale.signed else "plain"
@@ -111,7 +111,7 @@ def scale_bar(shown: HeatMap) -> str:
 
 @lru_cache(4_096)
 def name(token: str) -> str:
-    """A token as a label, whichever way it is written."""
+    """A token as a label of either writing direction."""
     shown = visible(token)
     if len(shown) <= _LONGEST_LABEL:
         return f'<bdi dir="auto">{escape(shown)}</bdi>'
@@ -119,7 +119,7 @@ def name(token: str) -> str:
 
 
 def short(value: float) -> str:
-    """Three digits, with a real minus."""
+    """Three digits and a minus sign."""
     return _number(value, 3)
 
 
@@ -139,7 +139,7 @@ def _number(value: float, digits: int) -> str:
 
 
 def _along(names: Sequence[str], room: int, edge: str) -> str:
-    """Labels along a side: as many as there is room for, evenly chosen."""
+    """Evenly spaced labels along a side."""
     step = max(1, -(-len(names) * _LETTER // max(room, 1)))
     parts = [
         f'<span style="{edge}:{100 * (place + 0.5) / len(names):.2f}%">{name(names[place])}</span>'
@@ -149,7 +149,7 @@ def _along(names: Sequence[str], room: int, edge: str) -> str:
 
 
 def _length(names: Sequence[str]) -> float:
-    """Room for the longest label, in ems: signs of East Asia are twice as wide."""
+    """The width of the longest label in ems; East Asian characters are twice as wide."""
     shown = (visible(each)[:_LONGEST_LABEL] for each in names)
     return 1.0 + min(max((cell_len(each) for each in shown), default=1), _LONGEST_LABEL + 2) * 0.62
 

@@ -2,7 +2,7 @@
 
     write_report(Subject(run, "Ein Hund bellt."), Path("report.html"), title="runs/en-de")
 
-Scripts add the number under the pointer on large heat maps. What is too much is sampled, with a note where that is.
+Scripts add the number under the pointer on large heat maps. Large tensors are sampled, with a note.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from sightline.report.sections import (
 from sightline.report.walkthrough import walk_section
 from sightline.text.tokenizer import PAD, SPECIALS
 
-SECTIONS: dict[str, Callable[[ReportParts, Page], str]] = {  # by title; what a model does not have is left out
+SECTIONS: dict[str, Callable[[ReportParts, Page], str]] = {  # by title; empty sections are omitted
     "Output": output_section,
     "Alignment": alignment_section,
     "Heads": heads_section,
@@ -59,12 +59,12 @@ _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-
 
 
 def write_report(subject: Subject, path: Path, *, title: str) -> None:
-    """Gather what there is to show, and write it."""
+    """Write the report of a subject."""
     write_atomically(path, report(gather(subject, title)))
 
 
 def report(parts: ReportParts) -> str:
-    """The page."""
+    """The HTML of a report."""
     page = Page()
     bodies = {title: section(parts, page) for title, section in SECTIONS.items()}
     shown = {title: body for title, body in bodies.items() if body}
@@ -88,16 +88,16 @@ def _anchor(title: str) -> str:
     return title.lower()
 
 
-_ATTRIBUTED = 20_000  # answers × tokens, up to which every answer is attributed: one backward pass each
+_ATTRIBUTED = 20_000  # most outputs × tokens for attribution, which needs a backward pass per output
 
 
 @dataclass
 class ReportParts:
-    """All of it; what a model does not have is None or empty."""
+    """The data of a report; None or empty if the model has none."""
 
     title: str
     trace: Trace
-    walk: Walkthrough  # as near as is asked for
+    walk: Walkthrough
     choices: list[TokenChoice] = field(default_factory=list)
     heads: list[Head] = field(default_factory=list)
     alignment: Alignment | None = None
@@ -105,11 +105,11 @@ class ReportParts:
     attribution: Attribution | None = None
     routings: list[ExpertRouting] = field(default_factory=list)
     windows: list[ReceptiveField] = field(default_factory=list)
-    left_out: list[str] = field(default_factory=list)  # what would have been too much, and how to get it
+    left_out: list[str] = field(default_factory=list)  # omitted parts, and how to get them
 
 
 def gather(subject: Subject, title: str) -> ReportParts:
-    """The parts of a report; `step`, `layer` and `head` of the subject narrow what has them."""
+    """Compute the parts of a report, narrowed to the subject's step, layer and head."""
     trace, run = subject.trace, subject.run
     parts = ReportParts(
         title,
@@ -132,13 +132,13 @@ def gather(subject: Subject, title: str) -> ReportParts:
 
 
 def _attributed(run: LoadedRun, trace: Trace, left_out: list[str]) -> Attribution | None:
-    """Input × gradient of the very tokens that were traced."""
+    """Input × gradient of the traced tokens."""
     example = _attribution_input(run, trace)
     pairs = len(example.places) * sum(example.sizes)
     if pairs > _ATTRIBUTED:
         left_out.append(
             f"Attribution is left out: {len(example.places)} answers over {sum(example.sizes)} tokens would take as "
-            f"many backward passes. `sightline inspect RUN TEXT --attribute input-gradient` computes it."
+            f"many backward passes. `sightline inspect attribution RUN TEXT --method input-gradient` computes it."
         )
         return None
     labels = TokenNames.of(example, run.vocabulary, trace.about.get("text"))
@@ -146,12 +146,12 @@ def _attributed(run: LoadedRun, trace: Trace, left_out: list[str]) -> Attributio
 
 
 def _attribution_input(run: LoadedRun, trace: Trace) -> AttributionInput:
-    """The tokens of the trace, copied: those made in inference mode cannot be differentiated."""
+    """The tokens of the trace, copied: inference tensors cannot be differentiated."""
     names = ("source.tokens", "target.tokens")
     source, decoder_input = (trace[name][0].clone() if name in trace else None for name in names)
     labels = trace["labels"].reshape(-1).clone()
     if run.recipe.task_spec.labels != "none":
         labels = labels + len(SPECIALS)
-    elif source is None and run.recipe.task_spec.maps_text:  # one sequence: of the text itself nothing is asked
+    elif source is None and run.recipe.task_spec.maps_text:  # one sequence: the text has no loss
         labels[: len(labels) - len(trace.about["target_tokens"])] = PAD
     return AttributionInput(source, decoder_input, labels)

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sightline.report.page import ReportParts
 
 
-_GRID, _HEAD = 128, 64  # rows and columns of an alignment, of a head; larger ones are sampled
-_LISTED = 60  # rows of a table, up to which it is open
-_NODES = 2_000  # of a beam, in a table
+_GRID, _HEAD = 128, 64  # most rows and columns of an alignment, of a head; larger ones are sampled
+_LISTED = 60  # most rows of a table that is open
+_NODES = 2_000  # most rows of a beam's table
 
 
 def output_section(parts: ReportParts, page: Page) -> str:
-    """Each token that was written, how likely it was, and what else might have stood there."""
+    """Each output token with its probability and alternatives."""
     chips = "".join(
         f'<li style="border-bottom:4px solid {_colour(choice.probability)}" title="p = {choice.probability:.6f}">'
         f"{name(choice.token)}<small>{choice.probability:.2f}</small></li>"
@@ -54,7 +54,7 @@ def _colour(share: float) -> str:
 
 
 def _table(names: Sequence[str], rows: str, kind: str = "list") -> str:
-    """Rows under the names of their columns."""
+    """A table with column names."""
     head = "".join(f'<th scope="col">{escape(each)}</th>' for each in names)
     return (
         f'<div class="scroll"><table class="{kind}"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
@@ -66,7 +66,7 @@ def _note(text: str) -> str:
 
 
 def _grid(whole: HeatMap, page: Page) -> str:
-    """A heat map, sampled where it is too large, with a note that says so."""
+    """A heat map, sampled with a note if it is large."""
     shown, note = whole.within(_GRID)
     return _note(note) + page.heat_map(shown)
 
@@ -162,7 +162,7 @@ def experts_section(parts: ReportParts, page: Page) -> str:
 
 
 def gates_section(parts: ReportParts, page: Page) -> str:
-    """How far the gates of a recurrence are open at each token."""
+    """The mean opening of recurrent gates at each token."""
     by_path: dict[str, dict[str, list[Record]]] = {}
     for record in parts.trace:
         if record.point.endswith("_gate"):
@@ -186,14 +186,14 @@ def gates_section(parts: ReportParts, page: Page) -> str:
 
 
 def _tokens_axis(record: Record) -> Axis:
-    """The tokens of a record (B, T, D), or the one token of a record (B, D)."""
+    """The tokens of a record (B, T, D), or the token of a record (B, D)."""
     if record.token is not None:
         return Axis("target", (record.token,))
     return record.axes[-2] if len(record.axes) > 1 else Axis()
 
 
 def windows_section(parts: ReportParts, page: Page) -> str:
-    """The receptive field of each convolution, and the layer at which each position first sees each token."""
+    """The receptive field of each convolution; the layer at which each position first sees each token."""
     html = []
     for side in ("encoder", "decoder"):
         windows = [window for window in parts.windows if window.side == side]
@@ -222,7 +222,7 @@ def _offset(places: int) -> str:
 
 
 def beam_section(parts: ReportParts, page: Page) -> str:
-    """The search as a tree, and every hypothesis it considered."""
+    """The search as a tree, and all its hypotheses."""
     record = parts.beam
     if record is None or not record.nodes:
         return "".join(_note(each) for each in parts.left_out if each.startswith("Beam"))
@@ -234,7 +234,7 @@ def beam_section(parts: ReportParts, page: Page) -> str:
 
 
 def _branch(node: Node, children: Children, outputs: Sequence[int], best: set[int]) -> str:
-    """Tokens that follow one another in one line, then what branches off."""
+    """A line of unbranched tokens, then its branches."""
     run = unbranched(node, children, best)
     last, tokens = run[-1], " ".join(name(each.piece) for each in run)
     intro = " · ".join(filter(None, (f"{last.log_probability:.2f}", ending(last, outputs)))).replace("-", "−")
@@ -262,7 +262,7 @@ def _hypotheses(record: BeamRecord) -> str:
 
 
 def about_section(parts: ReportParts) -> str:
-    """Text, output and how it was made."""
+    """Text, output, task, loss and notes."""
     about = parts.trace.about
     intro = {
         "text": about.get("text", ""),

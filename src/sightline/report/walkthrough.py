@@ -1,6 +1,6 @@
-"""The walk-through in a report: a card for each step, with its formula, what went in, and its numbers coloured.
+"""The walkthrough in a report: a card for each step, with formula, inputs and coloured numbers.
 
-What a decoder computes again for every token is one card, the steps below one another.
+Records of one name, from a decoder that runs token by token, share one card.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from sightline.report.page import ReportParts
 
 
-_NUMBERS = 4_096  # of a step, in a report
-_TOKENS = 2_000  # named one by one
-_OPEN = 80  # steps, up to which all parts of a walk are open from the start
+_NUMBERS = 4_096  # most numbers of a step
+_TOKENS = 2_000  # most tokens listed one by one
+_OPEN = 80  # most steps of a walkthrough with open sections
 
 
 @dataclass(frozen=True)
 class Card:
-    """One step, or all of one name."""
+    """One step, or all steps of one name."""
 
     shown: ShownRecord  # the first
     tensor: Tensor
@@ -40,7 +40,7 @@ class Card:
 
 
 def walk_section(parts: ReportParts, page: Page) -> str:
-    """All steps in focus, by the part of the model they belong to."""
+    """All steps in focus, by part of the model."""
     cards = list(_cards(parts.walk.records(), parts.trace))
     numbers = {card.shown.record.name: card.shown.number for card in cards}
     groups: dict[str, list[Card]] = {}
@@ -75,7 +75,7 @@ def _cards(records: Iterator[ShownRecord], trace: Trace) -> Iterator[Card]:
 
 
 def _joined(several: list[ShownRecord], trace: Trace) -> Card:
-    """Records of one name below one another; where they do not fit together, the last."""
+    """Join records of one name; if their shapes differ, show the last."""
     first, tensors = several[0], [shown.tensor for shown in several]
     axis = 2 if first.tensor.dim() == 4 else 1
     try:
@@ -114,7 +114,7 @@ def _link(name: str, numbers: Mapping[str, int]) -> str:
 
 
 def _values(card: Card, page: Page) -> tuple[str, list[str]]:
-    """The numbers as matrices of the last two axes, thinned where they are many."""
+    """The numbers as matrices of the last two axes, sampled if many."""
     if card.tensor.dim() == 0:
         return f"<p><strong>{exact(float(card.tensor))}</strong></p>", []
     if not card.tensor.is_floating_point() and card.tensor.numel() <= _TOKENS:
@@ -134,7 +134,7 @@ def _values(card: Card, page: Page) -> tuple[str, list[str]]:
 
 
 def _tokens(card: Card) -> str:
-    """Numbers of tokens: larger ones are not more, so they have no colours."""
+    """Token ids, without colours."""
     numbers = card.tensor.reshape(-1).tolist()
     names = card.rows if card.rows is not None and len(card.rows) == len(numbers) else [""] * len(numbers)
     parts = (
