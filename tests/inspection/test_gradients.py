@@ -268,8 +268,8 @@ def drawn(*lines: Series, log_y: bool = True) -> Axes:
 def test_zeros_break_lines() -> None:
     found = drawn(Series("a", X, [0.5, 0.0, 0.2, 0.0], 0, low=[0.4, 0.0, 0.0, 0.0], high=[0.6, 0.0, 0.3, 0.0]))
     (line,) = found.lines
-    drawn = [float(value) for value in line.get_ydata()]
-    assert drawn[0] == 0.5 and drawn[2] == 0.2 and math.isnan(drawn[1]) and math.isnan(drawn[3])
+    values = [float(value) for value in line.get_ydata()]
+    assert values[0] == 0.5 and values[2] == 0.2 and math.isnan(values[1]) and math.isnan(values[3])
     assert line.get_markevery() == 1 and found.get_yscale() == "log"
     assert found.get_ylim()[0] > 0.05  # a band that reaches down to nothing ends at the least there is
 
