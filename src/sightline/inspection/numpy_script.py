@@ -24,8 +24,8 @@ import numpy as np
 
 from sightline.files import atomic_folder, write_atomically
 from sightline.inspection.numpy_functions import FUNCTIONS, source_of_functions
-from sightline.inspection.operations import OPERATIONS
-from sightline.inspection.trace import GIVEN, Record, Ref, Trace, numpy_value, references
+from sightline.inspection.operations import OPERATIONS, numpy_value
+from sightline.inspection.trace import GIVEN, Record, Ref, Trace, references
 
 SCRIPT = "script.py"
 # float32 sums in another order, through a whole network: values are recomputed from the tokens
@@ -129,7 +129,9 @@ class _Writer:
             lines = [line for line in self._section(list(records)) if line]
             if not lines:
                 continue
-            title = _title(self.part) + (f", call {section[1]}" if section[1] > 1 else "")
+            # encoder.layers.0 → encoder, layer 0
+            title = re.sub(r"\.?(layers|attentions)\.(\d+)", r", layer \2", self.part or "output").replace("_", " ")
+            title = title.lstrip(", ") + (f", call {section[1]}" if section[1] > 1 else "")
             yield f"\n# --- {title} " + "-" * max(3, 106 - len(title))
             if any('w["' in line for line in lines):
                 cut = len(self.part) + 1
@@ -159,8 +161,6 @@ class _Writer:
         tensors = [f"{record.point}={self.texts[record.key]}" for record in records]
         return _wrapped("check(", [f'"{records[0].path}"', *options, *tensors], ")")
 
-    # --- lines --------------------------------------------------------------------------------------------------------
-
     def _named(self, record: Record) -> str:
         text = self._expression(record)
         if record.operation in ("same", "shown_as") and text.isidentifier():  # another name of a variable
@@ -185,7 +185,9 @@ class _Writer:
 
     def _kept(self, record: Record) -> bool:
         """True for unnamed records that get a variable because they are used several times."""
-        return self.uses[record.key] > 1 and record.operation not in (GIVEN, None, "same") and not _is_weight(record)
+        of = record.arguments.get("x")
+        weight = record.operation == "transpose" and isinstance(of, Ref) and "~" not in of.name  # short: repeated
+        return self.uses[record.key] > 1 and record.operation not in (GIVEN, None, "same") and not weight
 
     def _expression(self, record: Record) -> str:
         if record.operation in (GIVEN, None):
@@ -205,8 +207,6 @@ class _Writer:
         else:
             text = f'W["{name}"]'
         return ast.parse(text, mode="eval").body
-
-    # --- names of variables -------------------------------------------------------------------------------------------
 
     def _variable(self, record: Record) -> str:
         """`query` within its section; `encoder_output` if other sections use it."""
@@ -241,7 +241,10 @@ class _Writer:
         return self._unique(name if len(points) > 1 else f"before_{name}", self.shared if shared else self.taken)
 
     def _unique(self, name: str, names: set[str]) -> str:
-        word = _identifier(name)
+        word = re.sub(r"\W", "_", name)
+        word = f"_{word}" if word[:1].isdigit() else word
+        if keyword.iskeyword(word) or word in {"w", "W", "np", "math", *FUNCTIONS}:
+            word += "_"
         unique, count = word, 1
         while unique in self.taken or unique in self.shared:
             count += 1
@@ -269,12 +272,6 @@ class _Writer:
                     seen.add(user.key)
                     waiting.append((user, same and variable))
         return False
-
-
-def _is_weight(record: Record) -> bool:
-    """True for a transposed weight, which is short enough to repeat."""
-    of = record.arguments.get("x")
-    return record.operation == "transpose" and isinstance(of, Ref) and "~" not in of.name
 
 
 def _assignment(variable: str, text: str) -> str:
@@ -317,19 +314,6 @@ def _section(record: Record) -> tuple[str, int]:
     return _part(record.key.split("~")[0].split("#")[0]), _call(record)
 
 
-def _title(part: str) -> str:
-    """`encoder.layers.0` → `encoder, layer 0`."""
-    if not part:
-        return "output"
-    return re.sub(r"\.?(layers|attentions)\.(\d+)", r", layer \2", part).replace("_", " ").lstrip(", ")
-
-
-def _identifier(name: str) -> str:
-    word = re.sub(r"\W", "_", name)
-    word = f"_{word}" if word[:1].isdigit() else word
-    return word + "_" if keyword.iskeyword(word) or word in {"w", "W", "np", "math", *FUNCTIONS} else word
-
-
 def _constant(record: Record) -> str:
     """An input: ranges, zeros, ones and short lists are written out, other arrays read from the file."""
     value = numpy_value(record.tensor)
@@ -345,9 +329,6 @@ def _constant(record: Record) -> str:
         if value.ndim == 1 and value.size <= _LITERAL and value.dtype == np.int64:
             return f"np.array({value.tolist()})"
     return f'recorded["{record.key}"]'
-
-
-# --- expressions ------------------------------------------------------------------------------------------------------
 
 
 class _Filled(ast.NodeTransformer):

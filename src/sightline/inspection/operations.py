@@ -18,10 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from sightline.inspection import axes, cells
 from sightline.inspection.numpy_functions import FUNCTIONS, Array
-from sightline.inspection.trace import GIVEN, Ref, Trace, numpy_value
+from sightline.inspection.trace import GIVEN, Ref, Trace
 
 Arguments = Mapping[str, Any]
 
@@ -282,6 +284,12 @@ KERNELS = {
     for operation in _ALL
     for kernel, pairs in operation.kernels.items()
 }
+
+
+def numpy_value(tensor: Tensor) -> Any:
+    """A tensor for NumPy: half precision is widened."""
+    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
+    return wide.detach().cpu().numpy()
 
 
 def recompute(trace: Trace) -> dict[str, Any]:

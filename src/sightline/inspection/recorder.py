@@ -27,8 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sightline.inspection.axes import BATCH, FEATURES, VOCABULARY, Axes, Call, Labelled, Operand
 from sightline.inspection.kernels import FROM_NOTHING, to_operation
-from sightline.inspection.operations import OPERATIONS, moved_from
-from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, numpy_value, references
+from sightline.inspection.operations import OPERATIONS, moved_from, numpy_value
+from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, references
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.linear import shallow_copy
 from sightline.layers.tap import Tapped, on_taps

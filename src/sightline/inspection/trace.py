@@ -125,10 +125,6 @@ class Record:
         """The kind of each axis."""
         return tuple(axis.kind for axis in self.axes)
 
-    def axis(self, kind: str) -> int | None:
-        """The first axis of that kind."""
-        return self.kinds().index(kind) if kind in self.kinds() else None
-
     def sampled(self, numbers: int) -> Record:
         """Reduce to about `numbers` numbers: evenly spaced entries of the longest axes, with a note."""
         strides, shape = [1] * self.tensor.dim(), list(self.tensor.shape)
@@ -158,12 +154,6 @@ def references(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from references(part)
-
-
-def numpy_value(tensor: Tensor) -> Any:
-    """A tensor for NumPy: half precision is widened."""
-    wide = tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
-    return wide.detach().cpu().numpy()
 
 
 @dataclass(repr=False)
@@ -297,9 +287,8 @@ class Trace:
                 key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in kept.items()
             }
             write_atomically(folder / name, safetensors_bytes(own))
-        write_json(
-            folder / TRACE, {"format": FORMAT, "about": self.about, "records": list(map(_to_json, self.records))}
-        )
+        records = [_to_json(record) for record in self.records]
+        write_json(folder / TRACE, {"format": FORMAT, "about": self.about, "records": records})
 
     @staticmethod
     def load(folder: str | Path) -> Trace:
@@ -313,9 +302,8 @@ class Trace:
         except (ValueError, OSError, SafetensorError) as error:
             raise ValueError(f"{folder} is damaged ({error}); save the trace again") from error
         if saved.get("format") != FORMAT:
-            raise ValueError(
-                f"{path} has format {saved.get('format')}, and this Sightline reads {FORMAT}; save it again"
-            )
+            version = saved.get("format")
+            raise ValueError(f"{path} has format {version}, and this Sightline reads {FORMAT}; save it again")
         return Trace([_from_json(each, tensors) for each in saved["records"]], weights, saved["about"])
 
     # --- display ------------------------------------------------------------------------------------------------------

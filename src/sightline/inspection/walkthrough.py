@@ -89,7 +89,7 @@ class Walkthrough:
         for place, record in enumerate((record for record in self.trace if not record.alias), 1):
             if self.layer is not None and record.layer != self.layer:
                 continue
-            if self.head is not None and self.layer is not None and record.axis("heads") is None:
+            if self.head is not None and self.layer is not None and "heads" not in record.kinds():
                 continue
             shown = self._shown(place, record)
             if shown is not None:
