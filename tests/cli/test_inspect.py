@@ -173,7 +173,7 @@ def test_spaces_around_the_words_of_a_tagger_change_nothing(tasks: dict[str, Pat
     )
     assert spaced == even
     spaced, even = (run("tokens", tasks["tag-gru"], text) for text in (" dog  runs ", "dog runs"))
-    assert spaced.splitlines()[1:] == even.splitlines()[1:]  # the first has the text as it is given
+    assert spaced.splitlines()[1:] == even.splitlines()[1:]  # the first line repeats the text
 
 
 @pytest.mark.parametrize("name", ["lm-bpe", "classify-mean", "tag-gru"])

@@ -30,7 +30,7 @@ METHODS: tuple[Method, ...] = ("input-gradient", "integrated-gradients", "occlus
 
 
 class Copier(nn.Module):
-    """Writes the source token by token: ŷ_t = softmax(8 E x_t), with one number for each word of the vocabulary."""
+    """Copies the source: ŷ_t = softmax(8 E x_t)."""
 
     def __init__(self, *, backwards: bool = False) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ def test_integrated_gradients_of_copy_model_are_complete() -> None:
     case = question([4, 7], [4, 7])
     found = attribute(Copier(), case, numbered(case), steps=64)
     right = torch.log_softmax(torch.tensor([8.0] + [0.0] * (SIZE - 1)), 0)[0]
-    change = float(right) + np.log(SIZE)  # with nothing there, every word is as likely as another
+    change = float(right) + np.log(SIZE)  # at the baseline all words are equally likely
     assert found.from_source[0, 0] == pytest.approx(change, rel=1e-5)
     assert found.scores[0] == pytest.approx(float(right), rel=1e-5)
 
 
 RECURRENT = {"kind": "recurrent", "cell": "gru", "layers": 2, "bidirectional": True}
 WRITER = {"kind": "recurrent", "cell": "lstm", "layers": 1, "attention": {"kind": "additive"}, "input_feeding": True}
-TRANSFORMER = {  # smooth all the way, as the recurrent ones: few steps meet an integral
+TRANSFORMER = {  # smooth, so that few steps approximate the integral
     "kind": "transformer",
     "layers": 2,
     "heads": 2,

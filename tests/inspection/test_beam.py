@@ -1,4 +1,4 @@
-"""A recorded search: the n best rebuilt from it, what became of each hypothesis, tree and picture."""
+"""A recorded search: its n best, the fate of each hypothesis, tree and figure."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_nbest_is_rebuilt_from_record(name: str, changes: dict[str, Any], text: 
     nodes = [Node(**node) for node in data["nodes"]]
     rebuilt = BeamRecord(data["beam"], data["nbest"], data["groups"], nodes).nbest()
     assert [found.tokens for found in rebuilt] == [found.tokens for found in real]
-    tolerance = {"rel": 1e-5, "abs": 1e-5}  # a beam of 1 is walked in another order of additions
+    tolerance = {"rel": 1e-5, "abs": 1e-5}  # greedy search adds in another order
     assert [found.score for found in rebuilt] == pytest.approx([found.score for found in real], **tolerance)
     assert [found.log_probability for found in rebuilt] == pytest.approx(
         [found.log_probability for found in real], **tolerance
@@ -108,7 +108,7 @@ def test_last_of_repeated_searches_is_recorded(word: int, searches: int) -> None
     forbidden = free[0].text.split()[word]
     options = search("transformer", beam=4, nbest=4, forbid=[forbidden])
     predicted = run.task.predict([Request(TEXTS[0], options, on_step=steps.append)])[0]
-    assert sum(step.step == 0 for step in steps) == searches  # the last word is put together again of other pieces
+    assert sum(step.step == 0 for step in steps) == searches  # the last search spells the word with other pieces
     record = record_beam(run, TEXTS[0], options)
     same(record, predicted, run.vocabulary.target)
     assert predicted and not any(occurrences(forbidden, found.text) for found in predicted)
@@ -118,7 +118,7 @@ def test_last_of_repeated_searches_is_recorded(word: int, searches: int) -> None
 
 @cache
 def copier() -> Run:
-    """With random weights that copy eagerly: half of its words are in no vocabulary."""
+    """A copying model with random weights; half of the source words are not in the vocabulary."""
     torch.manual_seed(5)
     recipe = Recipe.model_validate(
         {
@@ -218,7 +218,7 @@ def test_a_record_is_drawn_in_any_script(suffix: str, tmp_path: Path) -> None:
 
 
 def chain(steps: int, *, first: int = 1) -> BeamRecord:
-    """One hypothesis that goes on, beside others at the first step."""
+    """One continued hypothesis, beside others at the first step."""
     nodes = [Node(number, 0, None, 5, "a", -1.0, -1.0, "outscored") for number in range(first - 1)]
     for step in range(steps):
         fate: Fate = "finished" if step == steps - 1 else "continued"
@@ -227,7 +227,7 @@ def chain(steps: int, *, first: int = 1) -> BeamRecord:
 
 
 def drawn(record: BeamRecord, path: Path) -> tuple[int, str]:
-    """How wide a picture is, and what is written in it."""
+    """The width of a figure, and its texts."""
     draw_beam(record, path)
     text = path.read_text()
     return int(re.findall(r'viewBox="0 0 (\d+)', text)[0]), "\n".join(re.findall("<!-- (.*) -->", text))

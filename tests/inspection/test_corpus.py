@@ -1,4 +1,4 @@
-"""Losses of a test set: as many as there are tokens, in the requested order, and the same by length."""
+"""Losses of a test set: complete, in the requested order, and by length."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def recipe() -> Recipe:
 
 
 def view() -> CorpusLosses:
-    """Three sentences by hand: the second is worst, the third longest, the first has the rarest token."""
+    """Three sentences: the second is worst, the third longest, the first has the rarest token."""
     losses = {1: [(0.5, 1), (0.1, 50)], 2: [(3.0, 9)], 3: [(0.2, 7), (0.3, 90), (1.0, 80)]}
     rows = [
         SentenceLoss(
@@ -126,7 +126,7 @@ def test_losses_of_pairs_are_the_log_probabilities_of_their_tokens() -> None:
     model = Seq2Seq(plan.model, words.source.size, words.target.size).eval()
     counts = np.arange(words.target.size) * 10
     found = pair_losses(model, plan, words, [*EXAMPLES, Example("", "")], on="test", counts=counts)
-    assert [len(each.tokens) for each in found.sentences] == [3, 2, 5]  # with end marks; what is empty is left out
+    assert [len(each.tokens) for each in found.sentences] == [3, 2, 5]  # with end marks, without empty examples
     from sightline.decoding.scoring import log_probabilities
 
     ids = [words.encode_pairs([e.source], [e.target]) for e in EXAMPLES]

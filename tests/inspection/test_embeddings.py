@@ -84,7 +84,7 @@ def test_vectors_equal_states_of_padded_pass() -> None:
 
 @pytest.mark.parametrize("carried", [False, True])
 def test_language_model_vectors_follow_its_special_tokens(carried: bool) -> None:
-    """Where windows of text go on from one another, nothing but the end of the text before stands before one."""
+    """With carried states, a text is preceded only by the end mark of the text before it."""
     run = untrained("language-model")
     recipe, marks = run.recipe, [START, END]
     if carried:
@@ -123,7 +123,7 @@ def test_truncated_source_has_vectors_for_kept_pieces() -> None:
     (found,) = embed_texts(case, [text], VectorOptions(words=True))
     assert found.units == ["Ein", "Hund", "bellt", "laut."]
     assert found.vectors.any(axis=1).tolist() == [True, True, False, False]
-    texts = [text, "Ein Ein Hund", text]  # where the second one is cut before it
+    texts = [text, "Ein Ein Hund", text]  # the second is truncated before the word
     assert find_occurrences(case, texts, word).contexts == ["Ein [Hund] bellt laut."] * 2
 
 
@@ -237,9 +237,9 @@ def test_occurrences_have_vectors_and_contexts(name: str) -> None:
     words = run.embed_units(texts, words=True, pooling="mean")
     np.testing.assert_allclose(found.layers["last"], [words[0].vectors[1], words[2].vectors[2]], atol=1e-5)
     assert find_occurrences(run.task, texts * 2, "Hund", most=3).contexts == [*found.contexts, found.contexts[0]]
-    with pytest.raises(ValueError, match="'Schach' stands 0 times"):
+    with pytest.raises(ValueError, match="'Schach' occurs 0 times"):
         find_occurrences(run.task, texts, "Schach")
-    with pytest.raises(ValueError, match="'Zwei' stands 1 time "):
+    with pytest.raises(ValueError, match="'Zwei' occurs 1 time "):
         find_occurrences(run.task, texts, "Zwei")
 
 

@@ -1,4 +1,4 @@
-"""The picture of how tokens were shared out among experts."""
+"""The figure of each expert's share of the tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_expert_shares_are_read_in_order(tmp_path: Path) -> None:
 def test_one_record_and_many_experts_are_drawn_and_the_same_run_gives_the_same_file(
     tmp_path: Path, suffix: str, records: int
 ) -> None:
-    shares = [0.9, *[0.1 / 39] * 39]  # 36 times its even share: beyond the colours
+    shares = [0.9, *[0.1 / 39] * 39]  # 36 times the uniform share: beyond the colour scale
     layers = {"encoder.1": shares, "decoder.$1$": [0.5, 0.5]}
     write_records(tmp_path, *(train(step, experts=layers, dropped=0.2) for step in range(1, records + 1)))
     pictures = [tmp_path / f"{name}{suffix}" for name in "ab"]

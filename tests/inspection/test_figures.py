@@ -74,7 +74,7 @@ def test_powers_of_ten_use_superscripts() -> None:
 
 @pytest.fixture
 def plain_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which there is the font of matplotlib and no other."""
+    """Only the font of matplotlib is installed."""
     monkeypatch.setattr(figures, "font_families", lambda: ("DejaVu Sans",))
     figures._warn_once.cache_clear()
 
@@ -157,9 +157,9 @@ def test_breadth_of_captions(caption: str, columns: int) -> None:
         ("Fußgängerzone", 8, "Fußgäng…"),
         ("在草地上奔跑", 7, "在草地…"),
         ("Hund", 4, "Hund"),
-        ("ab👩‍👩‍👧cd", 5, "ab…"),  # a family is not torn apart
+        ("ab👩‍👩‍👧cd", 5, "ab…"),  # a family emoji is one cluster
         ("e\u0301e\u0301e\u0301", 2, "e\u0301…"),
-        ("कक्षत्रिय", 3, "क…"),  # neither is क्ष
+        ("कक्षत्रिय", 3, "क…"),  # so is क्ष
     ],
 )
 def test_a_caption_is_cut_by_columns_and_between_signs(caption: str, most: int, cut: str) -> None:

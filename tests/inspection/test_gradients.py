@@ -78,7 +78,7 @@ def writer(attention: str, feeding: bool = False) -> dict[str, Any]:
 
 
 class LinearModel(nn.Module):
-    """h_t = w h_{t−1} + x_t, one number wide, and L_t = h_t, whatever is target: ∂L_t/∂h_k = w^(t−k)."""
+    """h_t = w h_{t−1} + x_t, of width 1, and L_t = h_t for any label: ∂L_t/∂h_k = w^(t−k)."""
 
     def __init__(self, factor: float) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_at_initialisation_an_elman_network_forgets_faster_than_an_lstm_with_ope
 
 def test_a_transformer_reaches_far_states_in_one_step() -> None:
     flow = gradient_flow(language_model(**TRANSFORMER), [texts(60, 60)])
-    assert list(flow.sides["decoder"]) == ["embedding", "layer 1"]  # nothing reads the top layer but its own answer
+    assert list(flow.sides["decoder"]) == ["embedding", "layer 1"]  # the top layer affects only its own position
     curve = flow.curve("decoder")
     assert curve is not None and curve.at(50) > 0.1 * curve.at(1)  # type: ignore[operator]
 
@@ -161,7 +161,7 @@ def test_keeping_states_changes_no_output(encoder: dict[str, Any], decoder: dict
     mask = (batch.labels != 0)[..., None]
     torch.testing.assert_close(found * mask, plain * mask, atol=1e-5, rtol=1e-5)
     assert kept.layers("encoder") and kept.layers("decoder")
-    torch.testing.assert_close(model(*given) * mask, plain * mask, atol=1e-5, rtol=1e-5)  # and nothing stays behind
+    torch.testing.assert_close(model(*given) * mask, plain * mask, atol=1e-5, rtol=1e-5)  # hooks are removed
 
 
 def test_attention_shortens_gradient_paths() -> None:
@@ -172,12 +172,12 @@ def test_attention_shortens_gradient_paths() -> None:
     }
     blind, seeing = found["none"].curve("encoder"), found["additive"].curve("encoder")
     assert blind is not None and seeing is not None
-    assert blind.distances == list(range(1, 40))  # from the end mark to the first word, up to the whole of both
+    assert blind.distances == list(range(1, 40))  # from the end mark to the first word
     assert blind.at(35) / blind.at(2) < 0.01 * seeing.at(35) / seeing.at(2)  # type: ignore[operator]
 
 
 def test_gradients_of_an_encoder_state_are_those_of_finite_differences() -> None:
-    """The state after one step, moved a little, moves the loss by the gradient that was found."""
+    """A small change of a state changes the loss by its gradient."""
     torch.manual_seed(1)
     model = translator({**BOTH_WAYS, "layers": 1}, {**writer("additive"), "layers": 1}).double().eval()
     batch = pairs((5, 4))
@@ -195,7 +195,7 @@ def test_gradients_of_an_encoder_state_are_those_of_finite_differences() -> None
 
 
 def _moved_loss(model: Seq2Seq, batch: TrainingBatch, *, place: int, size: float) -> tuple[float, float]:
-    """The loss at place 3 when the first number of the forward state at `place` is moved by hand."""
+    """The loss at position 3 after a change of the forward state at `place`."""
     layer = model.encoder.layers[0]
     original, steps = type(layer).advance, []
 
@@ -271,7 +271,7 @@ def test_zeros_break_lines() -> None:
     values = [float(value) for value in line.get_ydata()]
     assert values[0] == 0.5 and values[2] == 0.2 and math.isnan(values[1]) and math.isnan(values[3])
     assert line.get_markevery() == 1 and found.get_yscale() == "log"
-    assert found.get_ylim()[0] > 0.05  # a band that reaches down to nothing ends at the least there is
+    assert found.get_ylim()[0] > 0.05  # a band down to 0 ends at the smallest value
 
 
 def test_all_zero_flow_is_labelled() -> None:

@@ -1,4 +1,4 @@
-"""Heads: how they are read from a trace, their measures, and what happens without them."""
+"""Heads: reading them from a trace, their measures, ablation."""
 
 from __future__ import annotations
 
@@ -89,9 +89,7 @@ def test_cross_attention_equals_alignment() -> None:
     run = untrained("transformer")
     alignment = run.align("Ein Hund", "A dog")
     found = trace_heads(run.trace("Ein Hund", "A dog"))
-    lower = [
-        head.weights for head in found if head.path == "decoder.layers.0.cross_attention"
-    ]  # the last layer but one of two
+    lower = [head.weights for head in found if head.path == "decoder.layers.0.cross_attention"]  # the penultimate layer
     assert alignment is not None
     np.testing.assert_allclose(np.mean(lower, axis=0), alignment.weights, atol=1e-6)
 
@@ -201,7 +199,7 @@ def test_stretched_diagonal_has_diagonality_one() -> None:
 
 
 def test_diagonality_by_hand() -> None:
-    weights = np.array([[0.5, 0.5], [0.0, 1.0]], dtype=np.float32)  # distances 0 and 1: 0.5 of it, evenly 1
+    weights = np.array([[0.5, 0.5], [0.0, 1.0]], dtype=np.float32)  # distances 0 and 1: 0.5, uniform 1
     assert measure_head(weights).diagonality == pytest.approx(0.5)
 
 
@@ -276,7 +274,7 @@ def test_ablation_equals_zero_output_projection() -> None:
         layer.output.weight[:, 8:] = 0.0  # head 1 of 2, of width 16
         cut = scores(run)
         layer.output.weight.copy_(kept)
-    np.testing.assert_allclose(silent, cut, atol=1e-4)  # the fused kernel on one side, the explicit on the other
+    np.testing.assert_allclose(silent, cut, atol=1e-4)  # fused against explicit kernel
     assert np.abs(silent - scores(run)).max() > 1e-2
 
 

@@ -1,4 +1,4 @@
-"""The lecture's worked example: its numbers never change."""
+"""The lecture's example: golden values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sightline.inspection.tracing import LECTURE_SOURCE as SOURCE
 from sightline.inspection.tracing import LECTURE_TARGET as TARGET
 from sightline.inspection.tracing import lecture_model, lecture_trace
 
-GOLDEN = Path(__file__).parent / "lecture_example.json"  # every matrix, to four digits; written once, read by a person
+GOLDEN = Path(__file__).parent / "lecture_example.json"  # every matrix, to four digits
 
 
 def test_every_matrix_and_the_loss_are_the_golden_ones() -> None:

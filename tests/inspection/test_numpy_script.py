@@ -16,7 +16,7 @@ from sightline.inspection.numpy_script import export_script
 from sightline.inspection.operations import OPERATIONS
 from sightline.inspection.trace import Trace
 
-EXPERTS = {"count": 4, "top_k": 2, "noise": False, "load": 0.0}  # without noise gates do not begin at zero
+EXPERTS = {"count": 4, "top_k": 2, "noise": False, "load": 0.0}  # with noise, gates are initialized to zero
 
 
 def with_experts(kind: str, **experts: Any) -> dict[str, Any]:
@@ -56,7 +56,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wider-convolutional": bodies.FEW["wider-convolutional"],
     "bytenet": bodies.FEW["bytenet"],
     **{f"experts-{kind}": (with_experts(kind),) * 2 for kind in ("relu", "gelu", "swiglu")},
-    "experts-equal": (with_experts("relu", noise=True),) * 2,  # all gates at zero: the first ones are taken
+    "experts-equal": (with_experts("relu", noise=True),) * 2,  # all gates are zero: ties select the first experts
     "experts-recurrent": (
         bodies.recurrent_encoder("gru", 2, True) | {"experts": EXPERTS},
         bodies.recurrent_decoder("lstm", 2, "additive", False) | {"experts": EXPERTS},
@@ -66,7 +66,7 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def run_alone(script: Path) -> subprocess.CompletedProcess[str]:
-    """Without this project on the path: the script needs NumPy and safetensors alone."""
+    """Run without torch and this package: the script needs only NumPy and safetensors."""
     guard = (
         "import sys; sys.modules['torch'] = sys.modules['sightline'] = None; import runpy; runpy.run_path(sys.argv[1])"
     )

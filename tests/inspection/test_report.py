@@ -1,4 +1,4 @@
-"""The HTML report: whole, alone, honest about what it leaves out."""
+"""The HTML report: well-formed, self-contained, with notes on omitted parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from untrained_runs import MODELS, OTHERS, untrained
 
 TEXT = "Zwei Männer spielen Schach, 漢字 und mehr 🙂."
 VOID = {"meta", "img", "br"}
-HAS = {  # sections beside Output, Attribution and Walk-through, which all have
+HAS = {  # sections besides Output, Attribution and Walk-through
     "transformer": {"Alignment", "Heads", "Beam"},
     "recurrent": {"Alignment", "Heads", "Gates", "Beam"},
     "linear": {"Alignment", "Heads", "Gates", "Beam"},
@@ -42,7 +42,7 @@ HAS = {  # sections beside Output, Attribution and Walk-through, which all have
 
 
 class Reader(HTMLParser):
-    """Checks that every tag is closed where it should be, and collects what the page would ask for."""
+    """Checks that tags are balanced, and collects the URLs of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ def test_a_focus_narrows_the_report() -> None:
 
 
 def long_run(tokens: int) -> tuple[Run, str, str]:
-    """Six layers of eight heads with random weights; a text and an output of so many tokens, ends included."""
+    """Six layers of eight heads with random weights; a text and an output of `tokens` tokens with end marks."""
     words = ["Hund", "漢字", "कुत्ता", "🙂", "كلب", "läuft"]
     text = " ".join(words[place * place % 6] for place in range(tokens - 1))
     body = {"kind": "transformer", "layers": 6, "heads": 8, "feedforward": {"kind": "relu", "width": 16}}
@@ -201,7 +201,7 @@ def test_report_on_500_tokens_opens_in_five_seconds(long_report: Path) -> None:
         urls: list[str] = []
         page.on("request", lambda request: urls.append(request.url))
         took = []
-        for _ in range(3):  # whatever else the machine does only adds time
+        for _ in range(3):  # the fastest of three: other load only adds time
             start = time.monotonic()
             page.goto(long_report.as_uri())
             took.append(time.monotonic() - start)

@@ -165,7 +165,7 @@ def test_infinities_and_references_survive_json(small: Trace, tmp_path: Path) ->
         "a", torch.ones(1), "f", (), "masked_fill", key="a", arguments={"x": Ref("b"), "value": -np.inf}
     )
     small.save(tmp_path / "saved")
-    json.loads((tmp_path / "saved" / "trace.json").read_text(), parse_constant=pytest.fail)  # Infinity is no JSON
+    json.loads((tmp_path / "saved" / "trace.json").read_text(), parse_constant=pytest.fail)  # Infinity is not JSON
     assert Trace.load(tmp_path / "saved").records[0].arguments == {"x": Ref("b"), "value": -np.inf}
 
 
@@ -196,7 +196,7 @@ def test_a_trace_shows_itself_in_a_terminal_and_a_notebook(small: Trace) -> None
 
 
 class Writing(TapModule):
-    """Writes into memory that somebody has seen: the trace must keep what was there, and notice."""
+    """Writes in place into a recorded tensor."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         buffer = x.new_zeros(2, 3)
@@ -246,7 +246,7 @@ def text_of(name: str) -> str:
 
 
 def logits_alone(run: Run, trace: Any) -> torch.Tensor:
-    """Those of the very tokens of a trace, while nobody listens."""
+    """The logits for the tokens of a trace, without recording."""
     read, given = (trace[name].clone() if name in trace else None for name in ("source.tokens", "target.tokens"))
     layouts = [None if tokens is None else Padded.of([tokens.shape[1]]) for tokens in (read, given)]
     with torch.inference_mode():

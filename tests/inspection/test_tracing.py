@@ -1,4 +1,4 @@
-"""`run.trace` for every task, and what narrows its views."""
+"""`run.trace` for every task, and focused views."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_trace_shows_what_an_unknown_token_of_a_forced_output_stands_for(runs:
         ["<unk 猫>"] if name == "translate-gru" else ["<unk 犬>", "<unk 猫>"]
     )
     assert [each for each in about["target_tokens"] if "unk" in each][-1] == "<unk 猫>"
-    assert "<unk>" in about["output"]  # which is what the model has
+    assert "<unk>" in about["output"]  # the model's own output
 
 
 def test_unknown_tokens_are_shown_by_their_own_vocabulary() -> None:
@@ -147,7 +147,7 @@ def test_unknown_tokens_are_shown_by_their_own_vocabulary() -> None:
 
 
 def continuation(run: Run, text: str, tokens: list[int]) -> tuple[float, int]:
-    """log p of what was written after a text, by the model as a search is given it, and how many tokens that is."""
+    """log p of the continuation of a text under the search model, and its number of tokens."""
     assert isinstance(run.task, LanguageModelTask)
     writer, new = run.task.search_model, len(tokens) - len(run.encode_sources([text])[0])
     with torch.inference_mode():

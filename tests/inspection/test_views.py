@@ -1,4 +1,4 @@
-"""What `--view` shows: heads, beam, ablation and experts, for a person and as data."""
+"""Views of heads, beam, ablation and experts, for a terminal and as JSON."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_alignment_is_mean_of_cross_attention_heads() -> None:
 
 
 def test_certain_token_has_loss_zero_not_minus_zero() -> None:
-    viewed = tokens_view(Subject(untrained("classifier"), "a b c d"))  # it knows one label
+    viewed = tokens_view(Subject(untrained("classifier"), "a b c d"))  # it has one label
     assert [str(choice["loss"]) for choice in viewed.record()] == ["0.0"]
     assert "loss 0.0000" in printed(viewed) and "-0" not in printed(viewed)
 

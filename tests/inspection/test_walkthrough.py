@@ -1,4 +1,4 @@
-"""Walk-throughs: the steps in order, narrowed to a layer, a head, a step; and the arithmetic of single numbers."""
+"""Walkthroughs: steps in order, focus on a layer, head or step, arithmetic of single numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from torch import Tensor
 from traced_models import bodies, traced
 
-from sightline.inspection.cells import number
+from sightline.inspection.arithmetic import number
 from sightline.inspection.formulas import latex
 from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Record, Trace
@@ -25,7 +25,7 @@ from untrained_runs import untrained
 
 
 class Lecture(TapModule):
-    """The checks of the lecture: a score, and a weight on a vector."""
+    """Checks of the lecture."""
 
     def forward(self, query: Tensor, key: Tensor, share: Tensor) -> Tensor:
         self.tap("score", Dot()(query, key), "q·h")
@@ -78,7 +78,7 @@ def test_the_first_and_the_last_number_of_every_step_can_be_explained(walk: Walk
             message = walk.explain(shown.record.key, cell)
             value, _, made = message.partition(" = ")
             assert made, message
-            if SIMPLE.match(made):  # sums of products say what they say: rounded factors, a few terms
+            if SIMPLE.match(made):  # sums of a few rounded products can be evaluated
                 plain = made.replace("·", "*").replace("−", "-")
                 assert float(eval(plain)) == pytest.approx(float(value.replace("−", "-")), rel=0.02, abs=0.01), message
 
@@ -173,7 +173,7 @@ def test_formulas_become_latex(plain: str, written: str) -> None:
 
 
 def test_tokens_that_are_written_from_right_to_left_stay_in_their_columns() -> None:
-    """A mark behind each keeps a terminal that reorders them from reordering the numbers, too."""
+    """A direction mark after each token keeps terminals from reordering the numbers."""
     console = Console(width=80)
     with console.capture() as capture:
         console.print(*render_values(torch.tensor([[1.5, 2.5], [3.5, 4.5]]), ["لغة", "cat"], ["dog", "كتاب"]))

@@ -75,7 +75,7 @@ def elementwise(call: Call) -> Labelled:
 
 
 def _merged(operands: Sequence[Operand], shape: Sequence[int]) -> Axes:
-    found = []
+    merged = []
     for back in range(-len(shape), 0):
         candidates = [
             each.axis(back) for each in operands if len(each.shape) >= -back and each.shape[back] == shape[back]
@@ -86,8 +86,8 @@ def _merged(operands: Sequence[Operand], shape: Sequence[int]) -> Axes:
             same = axis.kind == best.kind and shape[back]
             if vague or (same and _comes_before(axis, best, shape[back])):
                 best = axis
-        found.append(best)
-    return tuple(found)
+        merged.append(best)
+    return tuple(merged)
 
 
 def _comes_before(one: Axis, other: Axis, size: int) -> bool:
@@ -111,8 +111,8 @@ def first(call: Call) -> Labelled:
 
 def first_with_features(call: Call) -> Labelled:
     """The axes of the first operand, with features as the last."""
-    found = first(call)
-    return replace(found, axes=(*found.axes[:-1], FEATURES) if found.axes else ())
+    labelled = first(call)
+    return replace(labelled, axes=(*labelled.axes[:-1], FEATURES) if labelled.axes else ())
 
 
 def of(name: str) -> Rule:
@@ -226,14 +226,14 @@ def moved(call: Call) -> Labelled:
 
 def _constant(places: list[int], x: Operand, used: set[int]) -> dict[int, int]:
     """Match axes of size 1 (or constant ones) of the result to unused axes of x: batch first, others from the end."""
-    found = dict.fromkeys(places, -1)
+    matched = dict.fromkeys(places, -1)
     rest = [n for n in range(len(x.shape)) if n not in used]
     if places and rest and places[0] == rest[0] == 0:
-        found[0] = 0
+        matched[0] = 0
         places, rest = places[1:], rest[1:]
     for place, n in zip(reversed(places), reversed(rest), strict=False):
-        found[place] = n
-    return found
+        matched[place] = n
+    return matched
 
 
 def _taken(axis: Axis, size: int, places: Any, padding: Any) -> Axis:

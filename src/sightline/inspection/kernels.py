@@ -28,135 +28,135 @@ def _axis(axis: int, result: Tensor) -> int:
     return axis % result.dim()
 
 
-def _transposed(given: Arguments, result: Tensor, number: int) -> Call:
+def _transposed(arguments: Arguments, result: Tensor, number: int) -> Call:
     order = list(range(result.dim()))
-    first, second = given.get("dim0", -2), given.get("dim1", -1)
+    first, second = arguments.get("dim0", -2), arguments.get("dim1", -1)
     if order:
         order[first], order[second] = order[second], order[first]
-    return "transpose", {"x": given["self"], "axes": order}
+    return "transpose", {"x": arguments["self"], "axes": order}
 
 
-def _concatenated(given: Arguments, result: Tensor, number: int) -> Call:
-    tensors = given["tensors"]
+def _concatenated(arguments: Arguments, result: Tensor, number: int) -> Call:
+    tensors = arguments["tensors"]
     if len(tensors) == 1:
         return "same", {"x": tensors[0]}
-    return "concatenate", {"parts": tensors, "axis": given["dim"]}
+    return "concatenate", {"parts": tensors, "axis": arguments["dim"]}
 
 
 def _to_shape(operation: str) -> Translator:
     """An operation that gives x the shape of the result."""
 
-    def translate(given: Arguments, result: Tensor, number: int) -> Call:
-        if given["self"].tensor.shape == result.shape:
-            return "same", {"x": given["self"]}
-        return operation, {"x": given["self"], "shape": list(result.shape)}
+    def translate(arguments: Arguments, result: Tensor, number: int) -> Call:
+        if arguments["self"].tensor.shape == result.shape:
+            return "same", {"x": arguments["self"]}
+        return operation, {"x": arguments["self"], "shape": list(result.shape)}
 
     return translate
 
 
-def _slice(given: Arguments, result: Tensor, number: int) -> Call:
-    axis, start, step = _axis(given["dim"], result), given["start"] or 0, given["step"]
+def _slice(arguments: Arguments, result: Tensor, number: int) -> Call:
+    axis, start, step = _axis(arguments["dim"], result), arguments["start"] or 0, arguments["step"]
     if start < 0:
-        start += given["self"].tensor.shape[axis]
+        start += arguments["self"].tensor.shape[axis]
     stop = start + (result.shape[axis] - 1) * step + 1 if result.shape[axis] else start
-    if given["self"].tensor.shape == result.shape:
-        return "same", {"x": given["self"]}
-    return "slice", {"x": given["self"], "axis": axis, "start": start, "stop": stop, "step": step}
+    if arguments["self"].tensor.shape == result.shape:
+        return "same", {"x": arguments["self"]}
+    return "slice", {"x": arguments["self"], "axis": axis, "start": start, "stop": stop, "step": step}
 
 
-def _picked(given: Arguments, result: Tensor, number: int) -> Call:
+def _picked(arguments: Arguments, result: Tensor, number: int) -> Call:
     """The result of `select`, or one of the results of `unbind`."""
-    axis = given["dim"] % (result.dim() + 1)
-    return "select", {"x": given["self"], "axis": axis, "index": given.get("index", number)}
+    axis = arguments["dim"] % (result.dim() + 1)
+    return "select", {"x": arguments["self"], "axis": axis, "index": arguments.get("index", number)}
 
 
-def _part(given: Arguments, result: Tensor, number: int) -> Call:
+def _part(arguments: Arguments, result: Tensor, number: int) -> Call:
     """One of the results of `chunk` and `split`."""
-    axis, sizes = _axis(given["dim"], result), given.get("split_sizes") or given.get("split_size")
+    axis, sizes = _axis(arguments["dim"], result), arguments.get("split_sizes") or arguments.get("split_size")
     if isinstance(sizes, list | tuple):
         start = sum(sizes[:number])
     else:
-        whole = given["self"].tensor.shape[axis]
-        size = sizes if sizes is not None else -(-whole // given["chunks"])
+        whole = arguments["self"].tensor.shape[axis]
+        size = sizes if sizes is not None else -(-whole // arguments["chunks"])
         start = number * size
-    if given["self"].tensor.shape == result.shape:
-        return "same", {"x": given["self"]}
-    return "slice", {"x": given["self"], "axis": axis, "start": start, "stop": start + result.shape[axis]}
+    if arguments["self"].tensor.shape == result.shape:
+        return "same", {"x": arguments["self"]}
+    return "slice", {"x": arguments["self"], "axis": axis, "start": start, "stop": start + result.shape[axis]}
 
 
-def _addmm(given: Arguments, result: Tensor, number: int) -> Call | None:
-    if given["alpha"] != 1 or given["beta"] != 1:
+def _addmm(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    if arguments["alpha"] != 1 or arguments["beta"] != 1:
         return None
-    weight = ("transpose", {"axes": (1, 0), "x": given["mat2"]})
-    return "linear", {"x": given["mat1"], "weight": weight, "bias": given["self"]}
+    weight = ("transpose", {"axes": (1, 0), "x": arguments["mat2"]})
+    return "linear", {"x": arguments["mat1"], "weight": weight, "bias": arguments["self"]}
 
 
-def _onednn_linear(given: Arguments, result: Tensor, number: int) -> Call | None:
+def _onednn_linear(arguments: Arguments, result: Tensor, number: int) -> Call | None:
     names = {"none": "linear", "relu": "linear_relu"}
-    if given["attr"] not in names:
+    if arguments["attr"] not in names:
         return None
-    return names[given["attr"]], {"x": given["X"], "weight": given["W"], "bias": given["B"]}
+    return names[arguments["attr"]], {"x": arguments["X"], "weight": arguments["W"], "bias": arguments["B"]}
 
 
-def _cast(given: Arguments, result: Tensor, number: int) -> Call:
-    if given["self"].tensor.dtype == result.dtype:
-        return "same", {"x": given["self"]}
+def _cast(arguments: Arguments, result: Tensor, number: int) -> Call:
+    if arguments["self"].tensor.dtype == result.dtype:
+        return "same", {"x": arguments["self"]}
     kinds = {torch.bool: "bool", torch.int64: "int64", torch.int32: "int32", torch.float64: "float64"}
-    return "cast", {"x": given["self"], "kind": kinds.get(result.dtype, "float32")}
+    return "cast", {"x": arguments["self"], "kind": kinds.get(result.dtype, "float32")}
 
 
-def _batch_norm(given: Arguments, result: Tensor, number: int) -> Call | None:
-    if given.get("training"):
+def _batch_norm(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    if arguments.get("training"):
         return None
     return "batch_norm", {
-        "x": given["input"],
-        "gain": given["weight"],
-        "bias": given["bias"],
-        "mean": given["running_mean"],
-        "variance": given["running_var"],
-        "epsilon": given["eps"],
+        "x": arguments["input"],
+        "gain": arguments["weight"],
+        "bias": arguments["bias"],
+        "mean": arguments["running_mean"],
+        "variance": arguments["running_var"],
+        "epsilon": arguments["eps"],
     }
 
 
-def _convolution(given: Arguments, result: Tensor, number: int) -> Call | None:
-    padding = given["padding"]
-    if result.dim() != 3 or given["groups"] != 1 or given.get("transposed") or isinstance(padding, str):
+def _convolution(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    padding = arguments["padding"]
+    if result.dim() != 3 or arguments["groups"] != 1 or arguments.get("transposed") or isinstance(padding, str):
         return None
     return "conv1d", {
-        "x": given["input"],
-        "weight": given["weight"],
-        "bias": given["bias"],
-        "stride": given["stride"][0],
+        "x": arguments["input"],
+        "weight": arguments["weight"],
+        "bias": arguments["bias"],
+        "stride": arguments["stride"][0],
         "padding": padding[0],
-        "dilation": given["dilation"][0],
+        "dilation": arguments["dilation"][0],
     }
 
 
-def _padded(given: Arguments, result: Tensor, number: int) -> Call | None:
-    if given.get("mode", "constant") != "constant":
+def _padded(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    if arguments.get("mode", "constant") != "constant":
         return None
-    amounts, count = list(given["pad"]), result.dim()
+    amounts, count = list(arguments["pad"]), result.dim()
     if min(amounts) < 0:
         return None
     widths = [(0, 0)] * (count - len(amounts) // 2)
     widths += [(amounts[2 * k], amounts[2 * k + 1]) for k in reversed(range(len(amounts) // 2))]
-    return "pad", {"x": given["self"], "widths": widths, "value": given.get("value") or 0.0}
+    return "pad", {"x": arguments["self"], "widths": widths, "value": arguments.get("value") or 0.0}
 
 
-def _vector_norm(given: Arguments, result: Tensor, number: int) -> Call | None:
-    if given["ord"] != 2:
+def _vector_norm(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    if arguments["ord"] != 2:
         return None
-    return "norm", {"x": given["self"], "axes": given["dim"], "keep": given["keepdim"]}
+    return "norm", {"x": arguments["self"], "axes": arguments["dim"], "keep": arguments["keepdim"]}
 
 
-def _gelu(given: Arguments, result: Tensor, number: int) -> Call | None:
-    return ("gelu", {"x": given["self"]}) if given["approximate"] == "none" else None
+def _gelu(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    return ("gelu", {"x": arguments["self"]}) if arguments["approximate"] == "none" else None
 
 
-def _repeated(given: Arguments, result: Tensor, number: int) -> Call | None:
-    if not isinstance(given["repeats"], int) or given["dim"] is None:
+def _repeated(arguments: Arguments, result: Tensor, number: int) -> Call | None:
+    if not isinstance(arguments["repeats"], int) or arguments["dim"] is None:
         return None
-    return "repeat", {"x": given["self"], "times": given["repeats"], "axis": given["dim"]}
+    return "repeat", {"x": arguments["self"], "times": arguments["repeats"], "axis": arguments["dim"]}
 
 
 _RESHAPES = ("view", "_unsafe_view", "reshape", "unflatten", "flatten", "unsqueeze", "squeeze")
@@ -164,9 +164,9 @@ _TRANSLATED: dict[str, Translator] = {
     "aten::t": _transposed,
     "aten::mT": _transposed,
     "aten::transpose": _transposed,
-    "aten::permute": lambda given, result, number: (
+    "aten::permute": lambda arguments, result, number: (
         "transpose",
-        {"x": given["self"], "axes": [axis % result.dim() for axis in given["dims"]]},
+        {"x": arguments["self"], "axes": [axis % result.dim() for axis in arguments["dims"]]},
     ),
     "aten::expand": _to_shape("broadcast"),
     "aten::expand_as": _to_shape("broadcast"),
@@ -194,17 +194,17 @@ _TRANSLATED: dict[str, Translator] = {
 }
 
 
-def to_operation(kernel: str, given: Arguments, result: Tensor, number: int) -> Call | None:
+def to_operation(kernel: str, arguments: Arguments, result: Tensor, number: int) -> Call | None:
     """The operation and arguments of a kernel call, whose output number `number` is `result`; None if it is unknown.
 
     An argument may itself be such a call.
     """
     if kernel in _TRANSLATED:
-        return _TRANSLATED[kernel](given, result, number)
+        return _TRANSLATED[kernel](arguments, result, number)
     if kernel not in KERNELS or number:
         return None
     name, names = KERNELS[kernel]
-    arguments = {ours: given[theirs] for ours, theirs in names.items() if theirs in given}
+    arguments = {ours: arguments[theirs] for ours, theirs in names.items() if theirs in arguments}
     if name in ("softmax", "log_softmax") and _axis(arguments["axis"], result) == result.dim() - 1:
         del arguments["axis"]  # the last one
     return name, arguments

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sightline.inspection import axes, cells
+from sightline.inspection import arithmetic, axes
 from sightline.inspection.numpy_functions import FUNCTIONS, Array
 from sightline.inspection.trace import GIVEN, Ref, Trace
 
@@ -40,7 +40,7 @@ class Operation:
 
     name: str
     numpy: str | Callable[[Arguments], str]
-    cell: Callable[[cells.Cell], str] = cells.call
+    cell: Callable[[arithmetic.Cell], str] = arithmetic.call
     axes: axes.Rule = axes.elementwise
     kernels: Mapping[str, str] = field(default_factory=dict)
     moved: str = ""
@@ -136,12 +136,12 @@ def _moves(
     rule: axes.Rule = axes.moved,
     **kernels: str,
 ) -> Operation:
-    return Operation(name, numpy, cells.call, rule, kernels, moved)
+    return Operation(name, numpy, arithmetic.call, rule, kernels, moved)
 
 
 def _function(name: str, numpy: str = "", sign: str = "", **kernels: str) -> Operation:
     """A function of single numbers; by default NumPy and PyTorch call it by the same name."""
-    return Operation(name, numpy or f"np.{name}(x)", cells.function(sign or name), kernels=kernels or {name: X})
+    return Operation(name, numpy or f"np.{name}(x)", arithmetic.function(sign or name), kernels=kernels or {name: X})
 
 
 def _comparison(name: str, sign: str, **kernels: str) -> Operation:
@@ -172,32 +172,32 @@ _ALL = (
     _moves("embedding", "weight[tokens]", "weight", axes.embedding, embedding="weight=weight tokens=indices"),
     _moves("cast", lambda arguments: f"x.astype({arguments['kind']!r})"),
     # number by number
-    Operation("add", _with_alpha("+"), cells.between("+"), kernels={"add": f"{AB} alpha=alpha"}),
+    Operation("add", _with_alpha("+"), arithmetic.between("+"), kernels={"add": f"{AB} alpha=alpha"}),
     Operation(
         "subtract",
         _with_alpha("-"),
-        cells.between("−"),
+        arithmetic.between("−"),
         kernels={"sub": f"{AB} alpha=alpha", "rsub": f"{BA} alpha=alpha"},
     ),
-    Operation("multiply", "a * b", cells.between("·", product=True), kernels={"mul": AB}),
-    Operation("divide", "a / b", cells.between(" / ", product=True), kernels={"div": AB}),
-    Operation("power", "a ** b", cells.between("^", product=True), kernels={"pow": "a=self b=exponent"}),
+    Operation("multiply", "a * b", arithmetic.between("·", product=True), kernels={"mul": AB}),
+    Operation("divide", "a / b", arithmetic.between(" / ", product=True), kernels={"div": AB}),
+    Operation("power", "a ** b", arithmetic.between("^", product=True), kernels={"pow": "a=self b=exponent"}),
     *map(_function, ("abs", "exp", "log", "sin", "cos", "tanh", "ceil", "floor")),
     _function("negative", "-x", "−", neg=X),
     _function("sqrt", sign="√"),
     _function("rsqrt", "1 / np.sqrt(x)", "1 / √"),
     _function("sigmoid", "sigmoid(x)", "σ"),
     _function("silu", "silu(x)"),
-    Operation("gelu", "gelu(x)", cells.function("gelu")),
-    Operation("relu", "relu(x)", cells.relu, kernels={"relu": X}),
-    Operation("glu", "glu(x, axis)", cells.glu, axes.first, {"glu": _ALONG}),
+    Operation("gelu", "gelu(x)", arithmetic.function("gelu")),
+    Operation("relu", "relu(x)", arithmetic.relu, kernels={"relu": X}),
+    Operation("glu", "glu(x, axis)", arithmetic.glu, axes.first, {"glu": _ALONG}),
     Operation("clip", _clip, kernels={"clamp": "x=self low=min high=max", "clamp_min": "x=self low=min"}),
     Operation("minimum", "np.minimum(a, b)", kernels={"minimum": AB}),
     Operation("maximum", "np.maximum(a, b)", kernels={"maximum": AB}),
     Operation(
         "masked_fill",
         "np.where(mask, value, x)",
-        cells.masked_fill,
+        arithmetic.masked_fill,
         kernels={"masked_fill": "x=self mask=mask value=value"},
     ),
     Operation("where", "np.where(condition, a, b)", kernels={"where": f"condition=condition {AB}"}),
@@ -222,20 +222,20 @@ _ALL = (
     Operation(
         "matmul",
         "a @ b",
-        cells.matmul,
+        arithmetic.matmul,
         axes.matmul,
         {"mm": "a=self b=mat2", "bmm": "a=self b=mat2", "mv": "a=self b=vec", "matmul": AB},
     ),
-    Operation("linear", _linear, cells.linear, axes.linear, {"linear": "x=input weight=weight bias=bias"}),
-    Operation("linear_relu", lambda arguments: f"relu({_linear(arguments)})", cells.linear_relu, axes.linear),
-    Operation("mean", _reduction("mean"), cells.mean, axes.reduced, {"mean": _REDUCED}),
-    Operation("sum", _reduction("sum"), cells.total, axes.reduced, {"sum": _REDUCED}),
-    Operation("max", _reduction("max"), cells.largest, axes.reduced, {"amax": _REDUCED}),
+    Operation("linear", _linear, arithmetic.linear, axes.linear, {"linear": "x=input weight=weight bias=bias"}),
+    Operation("linear_relu", lambda arguments: f"relu({_linear(arguments)})", arithmetic.linear_relu, axes.linear),
+    Operation("mean", _reduction("mean"), arithmetic.mean, axes.reduced, {"mean": _REDUCED}),
+    Operation("sum", _reduction("sum"), arithmetic.total, axes.reduced, {"sum": _REDUCED}),
+    Operation("max", _reduction("max"), arithmetic.largest, axes.reduced, {"amax": _REDUCED}),
     Operation("norm", _norm, axes=axes.reduced),
     Operation(
         "softmax",
         _optional("softmax(x{})", "axis"),
-        cells.softmax,
+        arithmetic.softmax,
         kernels=dict.fromkeys(("softmax", "_softmax", "_safe_softmax"), _ALONG),
     ),
     Operation(
@@ -247,28 +247,31 @@ _ALL = (
     Operation(
         "layer_norm",
         "layer_norm(x, gain, bias, epsilon)",
-        cells.layer_norm,
+        arithmetic.layer_norm,
         kernels=dict.fromkeys(("layer_norm", "native_layer_norm"), _NORM),
     ),
     Operation(
         "rms_norm",
         "rms_norm(x, gain, epsilon)",
-        cells.rms_norm,
+        arithmetic.rms_norm,
         kernels={"rms_norm": "x=input gain=weight epsilon=eps"},
     ),
-    Operation("batch_norm", "batch_norm(x, gain, bias, mean, variance, epsilon)", cells.batch_norm),
+    Operation("batch_norm", "batch_norm(x, gain, bias, mean, variance, epsilon)", arithmetic.batch_norm),
     Operation("conv1d", "conv1d(x, weight, bias, stride, padding, dilation)"),
-    Operation("states_before", _states_before, cells.states_before, axes.first_with_features),
-    Operation("top_k_softmax", "top_k_softmax(x, top)", cells.top_k_softmax),
+    Operation("states_before", _states_before, arithmetic.states_before, axes.first_with_features),
+    Operation("top_k_softmax", "top_k_softmax(x, top)", arithmetic.top_k_softmax),
     Operation(
         "mixture_of_experts",
         _optional("mixture_of_experts(x, gates, widen, narrow, widen_bias, narrow_bias, kind{})", "real"),
-        cells.mixture_of_experts,
+        arithmetic.mixture_of_experts,
         axes.first,
     ),
-    Operation("copy_mixture", "copy_mixture(logits, gate, weights, tokens)", cells.copy_mixture, axes.first),
+    Operation("copy_mixture", "copy_mixture(logits, gate, weights, tokens)", arithmetic.copy_mixture, axes.first),
     Operation(
-        "nll", "-np.log(np.take_along_axis(probabilities, labels[..., None], -1))[..., 0]", cells.nll, axes.of("labels")
+        "nll",
+        "-np.log(np.take_along_axis(probabilities, labels[..., None], -1))[..., 0]",
+        arithmetic.nll,
+        axes.of("labels"),
     ),
 )
 

@@ -92,9 +92,9 @@ class KernelRecorder(TorchDispatchMode):
         kwargs = kwargs or {}
         schema = func._schema
         names = [argument.name for argument in schema.arguments]
-        given = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-        given |= dict(zip(names, args, strict=False)) | kwargs
-        arguments = {name: self.with_origins(value) for name, value in given.items()}
+        values = {each.name: each.default_value for each in schema.arguments if each.has_default_value()}
+        values |= dict(zip(names, args, strict=False)) | kwargs
+        arguments = {name: self.with_origins(value) for name, value in values.items()}
         result = func(*args, **kwargs)
         kernel = schema.name
         if kernel == "aten::detach_":  # called by `torch.tensor`; writes nothing

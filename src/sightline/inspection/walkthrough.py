@@ -25,7 +25,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from sightline.inspection.cells import Cell, Index, number, sinusoid, within
+from sightline.inspection.arithmetic import Cell, Index, number, sinusoid, within
 from sightline.inspection.formulas import mathml
 from sightline.inspection.operations import OPERATIONS, moved_from, recompute, with_values
 from sightline.inspection.trace import GIVEN, Axis, Record, Ref, Trace, references

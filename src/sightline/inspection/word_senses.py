@@ -82,7 +82,7 @@ def find_occurrences(task: Task, texts: Iterable[str], word: str, *, most: int =
             own.append(pool_pieces(each, mine[:, None], "mean")[0])
     if len(contexts) < 2:
         raise ValueError(
-            f"{word!r} stands {plural(len(contexts), 'time')} in the text; to compare its places there must be two"
+            f"{word!r} occurs {plural(len(contexts), 'time')} in the text; comparing occurrences needs at least two"
         )
     names = [f"layer {layer}" if isinstance(layer, int) else layer for layer in layers]
     return Occurrences(word, contexts, {name: np.stack(own) for name, own in zip(names, rows, strict=True)})

@@ -256,7 +256,7 @@ def _hypotheses(record: BeamRecord) -> str:
         f"<td>{node.fate}</td></tr>"
         for node in nodes
     )
-    listed = _table(["step", "hypothesis", "continues", "token", "log p", "score", "what became of it"], rows)
+    listed = _table(["step", "hypothesis", "continues", "token", "log p", "score", "fate"], rows)
     summary = f"<summary>Every hypothesis at every step ({len(record.nodes)})</summary>"
     return f"<details>{summary}{_note(note)}{listed}</details>"
 

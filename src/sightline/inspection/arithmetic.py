@@ -35,8 +35,8 @@ def factor(text: str) -> str:
 
 def within(value: Any, index: Index) -> Index:
     """The cell of an operand, which may be broadcast, for a cell of the result."""
-    own = index[len(index) - value.ndim :]
-    return tuple(0 if size == 1 else k for k, size in zip(own, value.shape, strict=True))
+    last = index[len(index) - value.ndim :]
+    return tuple(0 if size == 1 else k for k, size in zip(last, value.shape, strict=True))
 
 
 @dataclass
@@ -166,8 +166,8 @@ def largest(at: Cell) -> str:
     return f"max({', '.join(number(value) for value in values[:MOST_TERMS])}{more})"
 
 
-def _exponential_share(own: float, row: Any) -> str:
-    return f"exp({number(own)}) / ({_sum([f'exp({number(value)})' for value in row], list(np.exp(row)))})"
+def _exponential_share(x: float, row: Any) -> str:
+    return f"exp({number(x)}) / ({_sum([f'exp({number(value)})' for value in row], list(np.exp(row)))})"
 
 
 def softmax(at: Cell) -> str:
@@ -193,21 +193,21 @@ def _gained(at: Cell, text: str) -> str:
 
 
 def layer_norm(at: Cell) -> str:
-    row, own = at.row(), at.arguments["x"][at.index]
+    row, x = at.row(), at.arguments["x"][at.index]
     spread = np.sqrt(row.var() + at.arguments["epsilon"])
-    return _gained(at, f"({number(own)} − {factor(number(row.mean()))}) / {number(spread)}")
+    return _gained(at, f"({number(x)} − {factor(number(row.mean()))}) / {number(spread)}")
 
 
 def rms_norm(at: Cell) -> str:
-    row, own = at.row(), at.arguments["x"][at.index]
-    return _gained(at, f"{number(own)} / {number(np.sqrt((row * row).mean() + at.arguments['epsilon']))}")
+    row, x = at.row(), at.arguments["x"][at.index]
+    return _gained(at, f"{number(x)} / {number(np.sqrt((row * row).mean() + at.arguments['epsilon']))}")
 
 
 def batch_norm(at: Cell) -> str:
-    own, feature = at.arguments["x"][at.index], at.index[-1]
+    x, feature = at.arguments["x"][at.index], at.index[-1]
     mean_, variance = at.arguments["mean"][feature], at.arguments["variance"][feature]
     spread = np.sqrt(variance + at.arguments["epsilon"])
-    return _gained(at, f"({number(own)} − {factor(number(mean_))}) / {number(spread)}")
+    return _gained(at, f"({number(x)} − {factor(number(mean_))}) / {number(spread)}")
 
 
 # --- particular models ------------------------------------------------------------------------------------------------
@@ -222,12 +222,12 @@ def states_before(at: Cell) -> str:
 
 def mixture_of_experts(at: Cell) -> str:
     """Σ gate · output of the experts that the token was routed to."""
-    given = at.arguments
-    x, gates = given["x"][at.index[:-1]], given["gates"][at.index[:-1]]
-    first, second = (given[name].reshape(len(gates), -1) for name in ("widen_bias", "narrow_bias"))
-    parts = list(zip(given["widen"], given["narrow"], first, second, strict=True))
+    arguments = at.arguments
+    x, gates = arguments["x"][at.index[:-1]], arguments["gates"][at.index[:-1]]
+    first, second = (arguments[name].reshape(len(gates), -1) for name in ("widen_bias", "narrow_bias"))
+    parts = list(zip(arguments["widen"], arguments["narrow"], first, second, strict=True))
     terms = [
-        f"{number(gates[i])}·{factor(number(expert(x, *parts[i], given['kind'])[at.index[-1]]))}"
+        f"{number(gates[i])}·{factor(number(expert(x, *parts[i], arguments['kind'])[at.index[-1]]))}"
         for i in np.flatnonzero(gates)
     ]
     return " + ".join(terms) or "0"
@@ -237,8 +237,8 @@ def copy_mixture(at: Cell) -> str:
     """log(p_gen softmax(logits) + (1 − p_gen) Σ attention weights of the word's copies)."""
     *step, word = at.index
     logits, gate, weights, tokens = (np.asarray(at.arguments[name]) for name in ("logits", "gate", "weights", "tokens"))
-    own = tokens[step[0]] == word
-    copied = " + ".join(number(weight) for weight in weights[tuple(step)][own]) or "0"
+    copies = tokens[step[0]] == word
+    copied = " + ".join(number(weight) for weight in weights[tuple(step)][copies]) or "0"
     scores = logits[tuple(step)]
     generated = f"exp({number(scores[word])})/Σ exp(logits)" if word < len(scores) else "0"
     p_gen = f"σ({number(gate[tuple(step)])})"
