@@ -316,6 +316,7 @@ def corpus(
 def _write_report(subject: Subject, path: Path) -> None:
     from sightline.report.page import write_report
 
+    check_files(path)
     write_report(subject, path, title=subject.name)
     report_written(path)
 
