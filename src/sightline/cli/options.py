@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import fields, is_dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -41,6 +44,34 @@ Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threa
 MaxRatio = Annotated[
     float, typer.Option(metavar="R", help="Drop pairs with more than R times as many tokens on one side, plus five.")
 ]
+
+
+def option_groups(function: Callable[..., None]) -> Callable[..., None]:
+    """Make a command of a function whose parameters may be dataclasses: each of their fields becomes an option."""
+    hints, parameters, groups = get_type_hints(function, include_extras=True), [], {}
+    for name, parameter in signature(function).parameters.items():
+        group = hints[name]
+        if not is_dataclass(group):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=group))
+            continue
+        groups[name] = group
+        own = get_type_hints(group, include_extras=True)
+        parameters += [
+            Parameter(each.name, Parameter.KEYWORD_ONLY, annotation=own[each.name], default=each.default)
+            for each in fields(group)
+        ]
+
+    @functools.wraps(function)
+    def command(**values: Any) -> None:
+        built = {
+            name: group(**{each.name: values.pop(each.name) for each in fields(group)})
+            for name, group in groups.items()
+        }
+        function(**values, **built)
+
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
 
 
 def use_threads(count: int | None) -> None:

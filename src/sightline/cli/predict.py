@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,6 @@ from sightline.cli.formats import csv_texts, is_csv
 from sightline.cli.lines import (
     Companion,
     InputLength,
-    MaxInputLength,
     PhraseFiles,
     Shortfalls,
     UnknownPieces,
@@ -30,88 +29,58 @@ from sightline.cli.lines import (
     windows,
 )
 from sightline.cli.options import (
-    Beam,
-    Device,
-    EnsembleMean,
     Overrides,
-    Precision,
     RunFolder,
-    Sample,
-    Seed,
-    Threads,
-    With,
     change_run,
     check_files,
     check_search,
     decoding_flags,
     file_and_overrides,
     load_runs,
+    option_groups,
     refuse,
     use_threads,
 )
+from sightline.cli.predict_options import (
+    Hidden,
+    InputFormat,
+    LineFiles,
+    Machine,
+    Output,
+    SearchFlags,
+    check_phrases,
+    check_prompt,
+    check_task,
+)
 from sightline.files import open_output
 from sightline.progress import Progress, shown, silent
-from sightline.recipe.tasks import TaskSpec
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
     from sightline.cli.formats import Pieces
     from sightline.decoding.request import Request
-    from sightline.recipe import Decoding
+    from sightline.recipe import Decoding, Recipe
     from sightline.run import Run
     from sightline.tasks.base import Prediction
 
 
+@option_groups
 def predict(
     run: RunFolder,
+    *,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Input text, plain or compressed; default: standard input.")
     ] = None,
     overrides: Overrides = None,
-    beam: Beam = None,
-    nbest: Annotated[int | None, typer.Option(metavar="N", help="Print N outputs per line, with their scores.")] = None,
-    sample: Sample = False,
-    seed: Seed = None,
+    flags: SearchFlags,
     prompt: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Language models: stream what follows this text.")
     ] = None,
-    target: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Score the outputs in FILE, line by line.")
-    ] = None,
-    prefixes: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Begin each output with its line of FILE.")
-    ] = None,
-    require: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Phrases each output must contain, tab-separated.")
-    ] = None,
-    forbid: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Phrases each output must not contain, tab-separated.")
-    ] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", metavar="FORMAT", help="Input format: text, csv, conllu or columns.")
-    ] = None,
-    column: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="CSV: column of the texts. Taggers: column to fill.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write outputs there; default: standard output.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
-    alignments: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write attention there: .jsonl, or .pharaoh for word links.")
-    ] = None,
-    alignment_format: Annotated[str | None, typer.Option(hidden=True)] = None,
-    alignment_heads: Annotated[str | None, typer.Option(hidden=True)] = None,
-    shift: Annotated[bool, typer.Option("--shift", hidden=True)] = False,
-    midi: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Chorale models: write a MIDI file, or several to a folder.")
-    ] = None,
-    others: With = None,
-    ensemble_mean: EnsembleMean = "probabilities",
-    max_input_length: MaxInputLength = None,
-    device: Device = "auto",
-    precision: Precision = "float32",
-    threads: Threads = None,
+    lines: LineFiles,
+    table: InputFormat,
+    output: Output,
+    machine: Machine,
+    hidden: Hidden,
 ) -> None:
     """Predict one output line for each input line, in order.
 
@@ -124,57 +93,60 @@ def predict(
       sightline predict runs/shakespeare --prompt "ROMEO:" --sample decoding.sample.temperature=0.8
       sightline predict runs/ewt test.conllu > tagged.conllu
     """
-    use_threads(threads)
+    use_threads(machine.threads)
     file, overrides = file_and_overrides(file, overrides)
-    loaded = load_runs(run, others, ensemble_mean, device, precision)
-    spec = loaded.recipe.task_spec
-    own = loaded.recipe.decoding.nbest
-    shows_several = nbest is None and target is None and own > 1 and spec.labels != "words"
-    flags = decoding_flags(beam=beam, nbest=own if shows_several else nbest, seed=seed)
-    loaded, written = change_run(loaded, [*overrides, *flags], sample=sample)
-    asked_nbest = loaded.recipe.decoding.nbest if "decoding.nbest" in written else None
-    phrases = PhraseFiles.of(require, forbid)
+    loaded = load_runs(run, machine.others, hidden.ensemble_mean, machine.device, machine.precision)
+    loaded, written = _change(loaded, overrides, flags, several=lines.target is None)
+    nbest = loaded.recipe.decoding.nbest if "decoding.nbest" in written else None
+    of_csv = is_csv(file, table.form)
+    phrases = PhraseFiles.of(lines.require, lines.forbid)
     search = check_search(loaded.recipe, written)
-    if phrases is not None and (prompt is not None or not spec.writes_text):
-        what = "--prompt is one text: use decoding.forbid" if prompt is not None else f"{spec} does not write text"
-        raise ValueError(f"--{phrases.option} has phrases for each line; {what}")
-    check_alignments(alignments, alignment_format, alignment_heads, shift)
-    files = {"--prefixes": prefixes, "--require": require, "--forbid": forbid}
-    check_files({"--out": out, "--alignments": alignments}, {"the input": file, "--target": target, **files})
-    of_csv = is_csv(file, form)
-    for_tasks = {"--target": target, "--prompt": prompt, "--midi": midi}
-    if not of_csv and (form != "text" or column is not None):
-        for_tasks |= {"--format": form, "--column": column}
-    _check_task(loaded, for_tasks, nbest=asked_nbest, alignments=alignments)
-    if target is not None:
-        several = None if asked_nbest == 1 else asked_nbest
-        refuse(
-            {**search, "--nbest": several, **files},
-            "says how outputs are found, and --target gives them; leave one of them out",
-        )
-    _check_prefixes(loaded, prefixes, prompt)
-    if prompt is not None and file is not None:
-        raise ValueError(f"--prompt and {file} are two inputs; give one of them")
-    pieces = None
-    if midi is not None:
-        from sightline.cli.formats import Pieces
-
-        pieces = Pieces(midi, loaded.recipe)
-        prompt = "" if prompt is None and file is None else prompt  # a piece from nothing
-    asked = Predictor(loaded, loaded.recipe.decoding, asked_nbest if target is None else 1, as_json)
-    with _writing(out):
+    check_phrases(phrases, loaded.recipe.task_spec, prompt)
+    check_alignments(output.alignments, *hidden.alignments())
+    check_files(
+        {"--out": output.out, "--alignments": output.alignments},
+        {"the input": file, "--target": lines.target, **lines.constraints()},
+    )
+    for_tasks: dict[str, Any] = {"--target": lines.target, "--prompt": prompt, "--midi": output.midi}
+    if not of_csv and (table.form != "text" or table.column is not None):
+        for_tasks |= {"--format": table.form, "--column": table.column}
+    check_task(loaded, for_tasks, nbest=nbest, alignments=output.alignments)
+    if lines.target is not None:
+        how = {**search, "--nbest": None if nbest == 1 else nbest, **lines.constraints()}
+        refuse(how, "says how outputs are found, and --target gives them; leave one of them out")
+    check_prompt(loaded, prompt, file, lines.prefixes)
+    pieces = _midi(output.midi, loaded.recipe)
+    if pieces is not None and prompt is None and file is None:
+        prompt = ""  # a piece from nothing
+    asked = Predictor(loaded, loaded.recipe.decoding, nbest if lines.target is None else 1, output.as_json)
+    with _writing(output.out):
         if prompt is not None:
             _continue(asked, prompt, pieces)
-            return
-        of_lines = {"--nbest": asked_nbest, "--json": as_json}
-        if spec.labels == "words" and not of_csv and _tagged(loaded, file, form, column, max_input_length, of_lines):
-            return
-        attention = alignment_file(loaded, alignments, alignment_format, alignment_heads, shift)
-        limit = InputLength.of(loaded, max_input_length)
-        texts = csv_texts(loaded.recipe, file, column) if of_csv else lines_of(file, limit.bytes)
-        _each_line(asked, file, texts, Beside.of(prefixes, target, phrases), attention, pieces, limit)
-    if limit.refused:
-        raise typer.Exit(code=1)
+        elif of_csv or not _tagged(asked, file, table, hidden.max_input_length):
+            limit = InputLength.of(loaded, hidden.max_input_length)
+            attention = alignment_file(loaded, output.alignments, *hidden.alignments())
+            texts = csv_texts(loaded.recipe, file, table.column) if of_csv else lines_of(file, limit.bytes)
+            beside = Beside.of(lines.prefixes, lines.target, phrases)
+            _each_line(asked, file, texts, beside, attention, pieces, limit)
+            if limit.refused:
+                raise typer.Exit(code=1)
+
+
+def _change(run: Run, overrides: list[str], flags: SearchFlags, *, several: bool) -> tuple[Run, dict[str, str]]:
+    """Apply overrides and flags; without --nbest, print as many outputs as the recipe says, if `several` may be."""
+    own, nbest = run.recipe.decoding.nbest, flags.nbest
+    if nbest is None and several and own > 1 and run.recipe.task_spec.labels != "words":
+        nbest = own
+    changes = [*overrides, *decoding_flags(beam=flags.beam, nbest=nbest, seed=flags.seed)]
+    return change_run(run, changes, sample=flags.sample)
+
+
+def _midi(place: Path | None, recipe: Recipe) -> Pieces | None:
+    if place is None:
+        return None
+    from sightline.cli.formats import Pieces
+
+    return Pieces(place, recipe)
 
 
 @contextmanager
@@ -185,38 +157,6 @@ def _writing(out: Path | None) -> Iterator[None]:
         return
     with open_output(out) as file, redirect_stdout(file):
         yield
-
-
-# --- refusals -----------------------------------------------------------------------------------------------------
-
-_FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some tasks only: which, and a test for them
-    "--target": ("seq2seq", lambda spec: spec.maps_text),
-    "--prompt": ("language-model", lambda spec: spec.continues_text),
-    "--midi": ("language-model", lambda spec: spec.continues_text),
-    "--format": ("tagging", lambda spec: spec.labels == "words"),
-    "--column": ("tagging", lambda spec: spec.labels == "words"),
-}
-
-
-def _check_task(run: Run, given: Mapping[str, Any], *, nbest: int | None, alignments: Path | None) -> None:
-    """Refuse options that the run's task cannot follow."""
-    spec = run.recipe.task_spec
-    if alignments is not None and (not spec.maps_text or not run.model.cross_attention_paths):
-        why = "its decoder does not attend to the source" if spec.maps_text else str(spec)
-        raise ValueError(f"{run.folder} has no attention to show ({why})")
-    for option, value in given.items():
-        tasks, fits = _FOR[option]
-        if value is not None and not fits(spec):
-            raise ValueError(f"{option} is for task: {tasks}, and {run.folder} is {spec}")
-    if spec.labels == "words" and nbest is not None and nbest > 1:
-        raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
-
-
-def _check_prefixes(run: Run, prefixes: Path | None, prompt: str | None) -> None:
-    """Refuse prefixes beside a prompt, and for labels."""
-    if prefixes is not None and (prompt is not None or run.recipe.task_spec.labels == "words"):
-        what = "--prompt is the beginning itself" if prompt is not None else "labels have no beginnings to force"
-        raise ValueError(f"--prefixes {prefixes}: {what}; leave it out")
 
 
 # --- outputs ------------------------------------------------------------------------------------------------------
@@ -249,22 +189,23 @@ def _record(guess: Prediction) -> dict[str, Any]:
     return {"text": guess.text, "score": guess.score, "truncated": guess.truncated, "unknown": guess.unknown}
 
 
-def _tagged(
-    run: Run, file: Path | None, form: str | None, column: str | None, longest: int | None, of_lines: dict[str, Any]
-) -> bool:
-    """Tag a file with columns; False if it is plain text."""
+def _tagged(asked: Predictor, file: Path | None, table: InputFormat, longest: int | None) -> bool:
+    """Tag a file with columns; False for plain text and for other tasks."""
     from sightline.cli.formats import form_for, tag_file
 
-    chosen = form_for(file, form, run)
-    if chosen is None:
-        if column is not None:
+    if asked.run.recipe.task_spec.labels != "words":
+        return False
+    form = form_for(file, table.form, asked.run)
+    if form is None:
+        if table.column is not None:
             raise ValueError(
-                f"--column {column} is of a file with columns, and this one is plain text; leave it out, or say what "
-                f"the file is with --format"
+                f"--column {table.column} is of a file with columns, and this one is plain text; leave it out, or say "
+                f"what the file is with --format"
             )
         return False
-    refuse(of_lines, "has no place in a tagged file, with a label for each word; leave it out")
-    tag_file(run, file, chosen, column, longest)
+    options = {"--nbest": asked.nbest, "--json": asked.as_json}
+    refuse(options, "has no place in a tagged file, with a label for each word; leave it out")
+    tag_file(asked.run, file, form, table.column, longest)
     return True
 
 
