@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,18 +15,15 @@ from sightline.cli.commands import Flag
 from sightline.cli.lines import print_notes
 from sightline.cli.options import (
     Beam,
-    Device,
-    EnsembleMean,
     Metrics,
+    Models,
     Overrides,
-    Precision,
     RunFolder,
-    With,
     change_run,
     check_files,
     check_search,
     decoding_flags,
-    load_runs,
+    option_groups,
     refuse,
 )
 from sightline.terminal import plural
@@ -40,30 +38,65 @@ _LARGEST_MATRIX = 12  # labels; of more, only the most frequent confusions are p
 _MISTAKES = 10
 
 
-def evaluate(
-    run: RunFolder,
-    overrides: Overrides = None,
+@dataclass(frozen=True)
+class Tests:
+    """What a run is scored on."""
+
     on: Annotated[
         str | None, typer.Option(metavar="NAME", help="A test set of the recipe, or validation; default: all tests.")
-    ] = None,
-    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source lines, instead of a test set.")] = None,
+    ] = None
+    source: Annotated[Path | None, typer.Option(metavar="FILE", help="Source lines, instead of a test set.")] = None
     reference: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Reference lines; alone: a text, or a tagged file."),
-    ] = None,
-    metrics: Metrics = None,
-    beam: Beam = None,
+    ] = None
+
+    def load(self, run: Run) -> list[TestSet]:
+        """The files, or the test sets of the recipe."""
+        from sightline.evaluation.test_set import from_files
+
+        if self.source is None and self.reference is None:
+            names = [self.on] if self.on else list(run.recipe.data.tests) or ["validation"]
+            return [run.test_set(name) for name in names]
+        if self.on is not None:
+            raise ValueError("--on and --source or --reference name two test sets; give one of them")
+        return [from_files(self.source, self.reference, run.recipe)]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files to write."""
+
     outputs: Annotated[
         Path | None, typer.Option("--out", "-o", "--outputs", metavar="FILE", help="Write the outputs there.")
-    ] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the scores there.")] = None,
+    ] = None
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the scores there.")] = None
     confusion: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the confusion matrix of labels (.png, .svg or .pdf).")
-    ] = None,
-    others: With = None,
-    ensemble_mean: EnsembleMean = "probabilities",
-    device: Device = "auto",
-    precision: Precision = "float32",
+    ] = None
+
+    def check(self, tests: Tests, task: TaskSpec) -> None:
+        """Refuse files that cannot be written, before anything is computed."""
+        from sightline.files import check_writable
+
+        places = {"--outputs": self.outputs, "--json": self.json_file, "--confusion": self.confusion}
+        for path in filter(None, places.values()):
+            check_writable(path)
+        check_files(places, {"--source": tests.source, "--reference": tests.reference})
+        if self.confusion is not None:
+            _check_confusion(self.confusion, task)
+
+
+@option_groups
+def evaluate(
+    run: RunFolder,
+    *,
+    overrides: Overrides = None,
+    tests: Tests,
+    metrics: Metrics = None,
+    beam: Beam = None,
+    files: Files,
+    models: Models,
 ) -> None:
     """Score a run: each metric with its signature and 95% interval.
 
@@ -77,42 +110,40 @@ def evaluate(
       sightline evaluate runs/en-de --source my.en --reference my.de -o my.out
       sightline evaluate runs/sst2 --confusion confusion.png
     """
-    from sightline.files import check_writable
+    loaded, written = change_run(models.load(run), [*(overrides or ()), *_flags(metrics, beam)])
+    recipe, options = loaded.recipe, loaded.recipe.decoding
+    search = check_search(recipe, written)
+    if recipe.of_text:
+        refuse(search, "says how outputs are found, and a model of text is measured by the text itself; leave it out")
+    files.check(tests, recipe.task_spec)
+    _check_metrics(loaded, written, search, files.outputs)
+    test_sets = tests.load(loaded)
+    _announce_tokenization(loaded, test_sets)
+    reports = []
+    for test in test_sets:
+        reports.append(_evaluated(loaded, test, options, keep_outputs=files.outputs is not None))
+        _print_report(reports[-1], loaded, options)
+        print_notes([f"{test.name}: {note}" for note in reports[-1].notes])
+    decoded = any(report.outputs for report in reports)
+    if decoded and (note := _other_search(recipe, options)):
+        print_notes([note])
+    settings: dict[str, Any] = {"run": str(run), "precision": loaded.precision}
+    if models.others:
+        settings |= {"with": [str(other) for other in models.others], "ensemble_mean": models.ensemble_mean}
+    if recipe.task_spec.maps_text and decoded:
+        settings["decoding"] = options.model_dump(mode="json")
+    _write(reports, settings, files.outputs, files.json_file)
+    if files.confusion is not None:
+        _draw(reports, files.confusion, run)
 
-    loaded = load_runs(run, others, ensemble_mean, device, precision)
+
+def _flags(metrics: str | None, beam: int | None) -> list[str]:
+    """Flags that stand for recipe keys, as overrides."""
     flags = decoding_flags(beam=beam)
     if metrics is not None:
         names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))
         flags.append(Flag("evaluation.metrics", json.dumps(names), "--metrics"))
-    loaded, written = change_run(loaded, [*(overrides or ()), *flags])
-    search = check_search(loaded.recipe, written)
-    if loaded.recipe.of_text:
-        refuse(search, "says how outputs are found, and a model of text is measured by the text itself; leave it out")
-    places = {"--outputs": outputs, "--json": json_file, "--confusion": confusion}
-    for path in filter(None, places.values()):
-        check_writable(path)
-    check_files(places, {"--source": source, "--reference": reference})
-    if confusion is not None:
-        _check_confusion(confusion, loaded.recipe.task_spec)
-    _check_metrics(loaded, written, search, outputs)
-    tests = _tests(loaded, on, source, reference)
-    _announce_tokenization(loaded, tests)
-    options = loaded.recipe.decoding
-    reports = []
-    for test in tests:
-        reports.append(_evaluated(loaded, test, options, keep_outputs=outputs is not None))
-        _print_report(reports[-1], loaded, options)
-        print_notes([f"{test.name}: {note}" for note in reports[-1].notes])
-    if any(report.outputs for report in reports) and (note := _other_search(loaded.recipe, options)):
-        print_notes([note])
-    settings: dict[str, Any] = {"run": str(run), "precision": loaded.precision}
-    if others:
-        settings |= {"with": [str(other) for other in others], "ensemble_mean": ensemble_mean}
-    if loaded.recipe.task_spec.maps_text and any(report.outputs for report in reports):
-        settings["decoding"] = options.model_dump(mode="json")
-    _write(reports, settings, outputs, json_file)
-    if confusion is not None:
-        _draw(reports, confusion, run)
+    return flags
 
 
 def _check_metrics(run: Run, written: Mapping[str, str], search: Mapping[str, bool], outputs: Path | None) -> None:
@@ -205,17 +236,6 @@ def describe_search(options: Decoding) -> str:
         f"unknown words replaced ({options.replace_unknown})": options.replace_unknown != "none",
     }
     return ", ".join([search, *(text for text, applies in rest.items() if applies)])
-
-
-def _tests(run: Run, on: str | None, source: Path | None, reference: Path | None) -> list[TestSet]:
-    """The files given, or the test sets of the recipe."""
-    if source is None and reference is None:
-        return [run.test_set(name) for name in ([on] if on else list(run.recipe.data.tests) or ["validation"])]
-    if on is not None:
-        raise ValueError("--on and --source or --reference name two test sets; give one of them")
-    from sightline.evaluation.test_set import from_files
-
-    return [from_files(source, reference, run.recipe)]
 
 
 def _evaluated(run: Run, test: TestSet, options: Decoding, *, keep_outputs: bool) -> Report:

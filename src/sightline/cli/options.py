@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -48,7 +48,9 @@ MaxRatio = Annotated[
 
 def option_groups(function: Callable[..., None]) -> Callable[..., None]:
     """Make a command of a function whose parameters may be dataclasses: each of their fields becomes an option."""
-    hints, parameters, groups = get_type_hints(function, include_extras=True), [], {}
+    hints = get_type_hints(function, include_extras=True)
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
     for name, parameter in signature(function).parameters.items():
         group = hints[name]
         if not is_dataclass(group):
@@ -100,6 +102,19 @@ def load_runs(run: Path, others: Sequence[Path] | None, mean: str, device: str, 
             raise ValueError(f"--with {other}{also}: this run is in the ensemble already; name each run once")
         known[other.resolve()] = other
     return Run.ensemble([run, *others], mean=mean, device=device, precision=precision)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Models:
+    """Further runs of an ensemble, and where models run; an option group."""
+
+    others: With = None
+    ensemble_mean: EnsembleMean = "probabilities"
+    device: Device = "auto"
+    precision: Precision = "float32"
+
+    def load(self, run: Path) -> Run:
+        return load_runs(run, self.others, self.ensemble_mean, self.device, self.precision)
 
 
 # --- overrides ----------------------------------------------------------------------------------------------------

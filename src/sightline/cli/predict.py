@@ -29,14 +29,15 @@ from sightline.cli.lines import (
     windows,
 )
 from sightline.cli.options import (
+    Models,
     Overrides,
     RunFolder,
+    Threads,
     change_run,
     check_files,
     check_search,
     decoding_flags,
     file_and_overrides,
-    load_runs,
     option_groups,
     refuse,
     use_threads,
@@ -45,7 +46,6 @@ from sightline.cli.predict_options import (
     Hidden,
     InputFormat,
     LineFiles,
-    Machine,
     Output,
     SearchFlags,
     check_phrases,
@@ -79,8 +79,9 @@ def predict(
     lines: LineFiles,
     table: InputFormat,
     output: Output,
-    machine: Machine,
+    models: Models,
     hidden: Hidden,
+    threads: Threads = None,
 ) -> None:
     """Predict one output line for each input line, in order.
 
@@ -93,9 +94,9 @@ def predict(
       sightline predict runs/shakespeare --prompt "ROMEO:" --sample decoding.sample.temperature=0.8
       sightline predict runs/ewt test.conllu > tagged.conllu
     """
-    use_threads(machine.threads)
+    use_threads(threads)
     file, overrides = file_and_overrides(file, overrides)
-    loaded = load_runs(run, machine.others, hidden.ensemble_mean, machine.device, machine.precision)
+    loaded = models.load(run)
     loaded, written = _change(loaded, overrides, flags, several=lines.target is None)
     nbest = loaded.recipe.decoding.nbest if "decoding.nbest" in written else None
     of_csv = is_csv(file, table.form)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sightline.cli.lines import MaxInputLength, PhraseFiles
-from sightline.cli.options import Beam, Device, EnsembleMean, Precision, Sample, Seed, Threads, With
+from sightline.cli.options import Beam, Sample, Seed
 from sightline.recipe.tasks import TaskSpec
 
 if TYPE_CHECKING:
@@ -76,23 +76,12 @@ class Output:
 
 
 @dataclass(frozen=True)
-class Machine:
-    """The models, and where they run."""
-
-    others: With = None
-    device: Device = "auto"
-    precision: Precision = "float32"
-    threads: Threads = None
-
-
-@dataclass(frozen=True)
 class Hidden:
     """Options that --help does not list."""
 
     alignment_format: Annotated[str | None, typer.Option(hidden=True)] = None
     alignment_heads: Annotated[str | None, typer.Option(hidden=True)] = None
     shift: Annotated[bool, typer.Option("--shift", hidden=True)] = False
-    ensemble_mean: EnsembleMean = "probabilities"
     max_input_length: MaxInputLength = None
 
     def alignments(self) -> tuple[str | None, str | None, bool]:
