@@ -6,7 +6,7 @@ import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from sightline.decoding.ensemble import Mean, check_alike
 from sightline.decoding.request import Phrases, Request
 from sightline.decoding.scoring import attention_to_source
 from sightline.decoding.unknown_words import read_dictionary
-from sightline.evaluation.labels import Confusion, count_unknown_labels
 from sightline.evaluation.likelihood import ModelScores
 from sightline.evaluation.measurement import Measurement
-from sightline.evaluation.metrics import measure, needs_outputs
+from sightline.evaluation.metrics import needs_outputs
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.models.ngram import CountedModel
 from sightline.models.seq2seq import parameter_count
@@ -30,9 +29,9 @@ from sightline.recipe import Decoding, MetricName, Recipe
 from sightline.recipe.recipe import check_replacing
 from sightline.recipe.tasks import suits
 from sightline.run_folder import read_config
-from sightline.tasks.base import Incomplete, Prediction, Probabilities, Score, Task, build_task
+from sightline.tasks.arguments import check_text, check_texts, wrong_task
+from sightline.tasks.base import Prediction, Probabilities, Score, Task, build_task
 from sightline.tasks.load import NeverValidated, UnevenSources, ensemble_task, load_task
-from sightline.text.tokenizer import SPECIALS
 from sightline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -430,30 +429,10 @@ class Run:
         It is decoded where a metric needs outputs, or they are to be kept.
         """
         test = self.test_set(on) if isinstance(on, str) else on
-        section = self.recipe.evaluation
         answers = self._answers(test, options, progress) if keep_outputs or self.needs_outputs else []
-        outputs, incomplete = [guesses[0].text for guesses in answers], Incomplete.of(answers)
-        scores = []
-        for number, name in enumerate(section.metrics):
-            if progress is not None:
-                progress(f"scoring {test.name} by {name}", number, len(section.metrics))
-            measured = self.measure(name, test, outputs, lowercase=section.lowercase)
-            scores.append(measured.score(bootstrap=section.bootstrap))
-        count, unknown = self.scores.tokens(test, section.metrics)
-        return Report(
-            on=test.name,
-            sentences=len(test.sources),
-            scores=scores,
-            outputs=outputs,
-            tokens=count,
-            unknown=unknown,
-            confusion=self._confusion(test, outputs),
-            unlearned=self._unlearned(test),
-            cut=self.task.cut_short(test.sources),
-            validated=self.recipe.validated(test.name, test.pairs),
-            incomplete=incomplete.to_dict(),
-            notes=incomplete.notes(self.task, options or self.recipe.decoding),
-        )
+        for name in self.recipe.evaluation.metrics:
+            self.check_metric(name)
+        return self.scores.report(test, answers, self.recipe, options or self.recipe.decoding, progress)
 
     def _answers(self, test: TestSet, options: Decoding | None, progress: Progress | None) -> list[list[Prediction]]:
         """The outputs for each source of a test set, best first."""
@@ -467,24 +446,6 @@ class Run:
 
         return self.predict_nbest(test.sources, options, scored=False, on_done=count)
 
-    def _confusion(self, test: TestSet, outputs: Sequence[str]) -> Confusion | None:
-        lowercase = self.recipe.evaluation.lowercase
-        if self.recipe.task_spec.labels == "one":
-            return Confusion.of(outputs, test.references, lowercase=lowercase)
-        if self.recipe.task_spec.labels == "words":
-            return Confusion.of_tokens(outputs, test.references, lowercase=lowercase)
-        return None
-
-    def _unlearned(self, test: TestSet) -> int:
-        """How many labels of a test set are none that were learned."""
-        labels = self.recipe.task_spec.labels
-        if labels == "none":
-            return 0
-        target = self.vocabulary.target
-        known = [target.decode([number]) for number in range(len(SPECIALS), target.size)]
-        lowercase = self.recipe.evaluation.lowercase
-        return count_unknown_labels(test.references, known, of_words=labels == "words", lowercase=lowercase)
-
     def check_metric(self, metric: MetricName) -> None:
         """Refuse a metric of another task."""
         if not suits(metric, self.recipe.task_spec):
@@ -494,11 +455,7 @@ class Run:
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
         """One metric of this run on a test set, given its outputs there; some look only at the references."""
         self.check_metric(metric)
-        if self.recipe.of_text or metric == "perplexity":
-            return self.scores.measure(metric, test)
-        return measure(
-            metric, outputs, test.references, test.sources, lowercase=lowercase, section=self.recipe.evaluation
-        )
+        return self.scores.measure(metric, test, outputs, self.recipe.evaluation, lowercase=lowercase)
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:
         """−log p of each token of a text (ids with end marks), by a language model."""
@@ -519,38 +476,3 @@ def _load_pickled(folder: Path, device: str, precision: str, lazy: bool) -> Run:
 
 def _ensemble_pickled(members: Sequence[Run], weights: Sequence[float], mean: Mean) -> Run:
     return Run.ensemble(members, weights=weights, mean=mean)
-
-
-class _Run(Protocol):
-    folder: Path
-    recipe: Recipe
-
-
-def check_text(method: str, text: Any, *, name: str = "text") -> None:
-    """Refuse what is not a string."""
-    if not isinstance(text, str):
-        what = "one text, not a list of them" if isinstance(text, list | tuple) else "a string"
-        raise TypeError(f"{method}: {name} must be {what}, not {_named(text)}")
-
-
-def check_texts(method: str, texts: Any, *, name: str = "texts") -> None:
-    """Refuse what is not a list of strings; the first wrong item is named by its index."""
-    if isinstance(texts, str | bytes):
-        raise TypeError(f"{method} takes a list of texts; put the one text into a list: [text]")
-    try:
-        items = list(enumerate(texts))
-        len(texts)
-    except TypeError:
-        raise TypeError(f"{method} takes a list of texts as {name}, not {_named(texts)}") from None
-    for index, text in items:
-        if not isinstance(text, str):
-            raise TypeError(f"{method}: {name}[{index}] must be a string, not {_named(text)}")
-
-
-def wrong_task(run: _Run, method: str, tasks: str, remedy: str) -> ValueError:
-    """The error of a method that is not for the task of a run."""
-    return ValueError(f"{method} is for task: {tasks}, and {run.folder} is {run.recipe.task_spec}; {remedy}")
-
-
-def _named(value: Any) -> str:
-    return "None" if value is None else f"{type(value).__name__} ({str(value)[:40]})"

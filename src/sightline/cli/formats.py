@@ -76,19 +76,11 @@ def _detected(run: Run, path: Path) -> TaggedFormat | None:
     from sightline.data.conll import DETECTION_LINES, detect_format
 
     word, label = _learned_columns(run.recipe)
-    form = detect_format(islice(lines_of(path), DETECTION_LINES), word, label, known_labels(run))
+    form = detect_format(islice(lines_of(path), DETECTION_LINES), word, label, set(run.task.labels))
     if form is not None or path.suffix.lower() != ".txt":
         said = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
         print(f"sightline: {path} is read as {said}, by its content; --format says otherwise", file=sys.stderr)
     return form
-
-
-def known_labels(run: Run) -> set[str]:
-    """The labels of a tagger."""
-    from sightline.text.tokenizer import SPECIALS
-
-    target = run.vocabulary.target
-    return {target.decode([number]) for number in range(len(SPECIALS), target.size)}
 
 
 def _learned_columns(recipe: Recipe) -> tuple[int, int]:
@@ -144,7 +136,7 @@ def tag_file(run: Run, file: Path | None, form: TaggedFormat, column: str | None
     from sightline.data.conll import check_columns, join_words, split_words, tagged_sentences
 
     word, label = column_for(run.recipe, form, column)
-    known = known_labels(run)
+    known = set(run.task.labels)
     out = sys.stdout.buffer  # keeps line ends
     lines = whole_lines(file)
     name = "standard input" if named(file) is None else str(file)

@@ -1,4 +1,4 @@
-"""Metrics that ask the model itself: the perplexity of references, of running text, and of text under noise."""
+"""Evaluation of a model on test sets: metrics of its outputs, and of the likelihood it gives to references."""
 
 from __future__ import annotations
 
@@ -8,26 +8,72 @@ from typing import TypeVar
 import numpy as np
 
 from sightline.decoding.ensemble import Ensemble
+from sightline.evaluation.labels import Confusion, count_unknown_labels
 from sightline.evaluation.masked_lm import DenoisingScores, measure_denoising, score_denoising
 from sightline.evaluation.measurement import Measurement
+from sightline.evaluation.metrics import measure
 from sightline.evaluation.perplexity import TextLikelihood, measure_perplexity, measure_text, text_likelihood
-from sightline.evaluation.test_set import TestSet
-from sightline.recipe import MetricName
-from sightline.tasks.base import Task
+from sightline.evaluation.test_set import Report, TestSet
+from sightline.progress import Progress
+from sightline.recipe import Decoding, Evaluation, MetricName, Recipe
+from sightline.tasks.base import Incomplete, Prediction, Task
 from sightline.text.tokenizer import END
 
 Scores = TypeVar("Scores", TextLikelihood, DenoisingScores)
 
 
 class ModelScores:
-    """What a task's model thinks of test sets; all metrics of the last one are computed from the same losses."""
+    """Scores of a task's model; all likelihood metrics of the last test set share its losses."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
         self._last: tuple[TestSet, TextLikelihood | DenoisingScores] | None = None
 
-    def measure(self, metric: MetricName, test: TestSet) -> Measurement:
-        """A metric that looks at the references alone."""
+    def report(
+        self,
+        test: TestSet,
+        answers: Sequence[Sequence[Prediction]],
+        recipe: Recipe,
+        options: Decoding,
+        progress: Progress | None = None,
+    ) -> Report:
+        """Every metric of a recipe on a test set, from the model's outputs there where any were decoded."""
+        section, spec = recipe.evaluation, recipe.task_spec
+        outputs, incomplete = [guesses[0].text for guesses in answers], Incomplete.of(answers)
+        scores = []
+        for number, name in enumerate(section.metrics):
+            if progress is not None:
+                progress(f"scoring {test.name} by {name}", number, len(section.metrics))
+            measured = self.measure(name, test, outputs, section, lowercase=section.lowercase)
+            scores.append(measured.score(bootstrap=section.bootstrap))
+        tokens, unknown = self.tokens(test, section.metrics)
+        confusion, unlearned = None, 0
+        if spec.labels != "none":
+            of_words, lowercase = spec.labels == "words", section.lowercase
+            confuse = Confusion.of_tokens if of_words else Confusion.of
+            confusion = confuse(outputs, test.references, lowercase=lowercase)
+            unlearned = count_unknown_labels(test.references, self.task.labels, of_words=of_words, lowercase=lowercase)
+        return Report(
+            on=test.name,
+            sentences=len(test.sources),
+            scores=scores,
+            outputs=outputs,
+            tokens=tokens,
+            unknown=unknown,
+            confusion=confusion,
+            unlearned=unlearned,
+            cut=self.task.cut_short(test.sources),
+            validated=recipe.validated(test.name, test.pairs),
+            incomplete=incomplete.to_dict(),
+            notes=incomplete.notes(self.task, options),
+        )
+
+    def measure(
+        self, metric: MetricName, test: TestSet, outputs: Sequence[str], section: Evaluation, *, lowercase: bool
+    ) -> Measurement:
+        """One metric on a test set: of outputs, or of the references alone."""
+        if not (self.task.recipe.of_text or metric == "perplexity"):
+            return measure(metric, outputs, test.references, test.sources, lowercase=lowercase, section=section)
         if self.task.recipe.task_spec.continues_text:
             return measure_text(metric, self.text(test))
         if self.task.recipe.data.noise is not None:

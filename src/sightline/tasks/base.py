@@ -24,7 +24,7 @@ from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
 from sightline.terminal import plural
 from sightline.text.copying import ReadSource
-from sightline.text.tokenizer import END, UNK
+from sightline.text.tokenizer import END, SPECIALS, UNK
 from sightline.text.vocabulary import Vocabulary
 
 Probabilities = dict[str, float]  # of each label, most probable first
@@ -215,6 +215,12 @@ class Task:
     def probabilities(self, texts: Sequence[str]) -> list[Probabilities] | list[list[Probabilities]]:
         """`labels`: the probability of every label for each text, or for each word of each text."""
         raise NotImplementedError
+
+    @property
+    def labels(self) -> list[str]:
+        """`labels`: those of the vocabulary."""
+        target = self.vocabulary.target
+        return [target.decode([number]) for number in range(len(SPECIALS), target.size)]
 
     # --- decoding ---------------------------------------------------------------------------------------------------
 
