@@ -342,7 +342,7 @@ class Shortfalls:
     """Unknown pieces of inputs, inputs that are truncated, and outputs that are incomplete."""
 
     def __init__(self, task: Task, options: Decoding, *, unit: str = "line") -> None:
-        from sightline.tasks.base import Incomplete
+        from sightline.tasks.incomplete import Incomplete
 
         self.task, self.options, self.unit = task, options, unit
         self.unknown, self.cut, self.ended = UnknownPieces("read as unknown", unit=unit), 0, 0

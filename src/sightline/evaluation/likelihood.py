@@ -16,7 +16,8 @@ from sightline.evaluation.perplexity import TextLikelihood, measure_perplexity, 
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.progress import Progress
 from sightline.recipe import Decoding, Evaluation, MetricName, Recipe
-from sightline.tasks.base import Incomplete, Prediction, Task
+from sightline.tasks.base import Prediction, Task
+from sightline.tasks.incomplete import Incomplete
 from sightline.text.tokenizer import END
 
 Scores = TypeVar("Scores", TextLikelihood, DenoisingScores)

@@ -1,10 +1,10 @@
-"""What every task has: a model that reads texts and makes predictions, and notes on predictions that are incomplete."""
+"""The interface of tasks: a model that reads texts and makes predictions."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
@@ -19,10 +19,8 @@ from sightline.decoding.phrases import PhraseCutter, decode_with_phrases
 from sightline.decoding.request import Hypothesis, Request
 from sightline.layers.losses import Loss
 from sightline.recipe import Decoding, Evaluation, Recipe
-from sightline.recipe.tokenizer import WHOLE_WORDS
 from sightline.registry import entries
 from sightline.tasks.losses import batch_loss
-from sightline.terminal import plural
 from sightline.text.copying import ReadSource
 from sightline.text.tokenizer import END, SPECIALS, UNK
 from sightline.text.vocabulary import Vocabulary
@@ -37,16 +35,16 @@ class Prediction:
     text: str
     score: float
     tokens: list[int]
-    truncated: bool = False  # a length limit ended it, where the model would have written on
-    unknown: int = 0  # how often it has <unk>, where the model meant a word that its vocabulary does not have
+    truncated: bool = False  # ended by a length limit where the model preferred another token
+    unknown: int = 0  # number of <unk> tokens
 
 
 @dataclass(frozen=True)
 class Score:
-    """How likely a model finds an output that is given to it."""
+    """The likelihood of a given output."""
 
-    log_probability: float  # log p, natural logarithm; of a written output with its end mark
-    tokens: int  # how many predictions that is the sum of
+    log_probability: float  # log p (natural logarithm), with the end mark of a text
+    tokens: int  # number of predictions it sums
 
     @property
     def nll(self) -> float:
@@ -70,7 +68,7 @@ class TooLong(ValueError):
         self.tokens, self.longest = tokens, longest
 
     def named(self, name: str) -> TooLong:
-        """The same of a text that has another name than its number."""
+        """The same error for a text with another name."""
         return TooLong(name, self.tokens, self.longest)
 
 
@@ -87,7 +85,7 @@ def build_task(
 
 
 def task_class(recipe: Recipe) -> type[Task]:
-    """The class that a recipe's task names as its implementation."""
+    """The class that implements the task of a recipe."""
     spec = recipe.task_spec
     implementation: type[Task] = entries("task")[spec.variant or spec.name].load()
     return implementation
@@ -95,25 +93,25 @@ def task_class(recipe: Recipe) -> type[Task]:
 
 @dataclass(frozen=True)
 class Task:
-    """A model that is asked in texts."""
+    """A trained model with its recipe and vocabulary: texts in, predictions out."""
 
     recipe: Recipe
     vocabulary: Vocabulary
     model: Any
     device: torch.device
-    dictionary: Mapping[str, str] | None = None  # of a translator that replaces unknown words by its entries
+    dictionary: Mapping[str, str] | None = None  # translations of unknown words
     members: tuple[Task, ...] = ()  # of an ensemble
     lengths: TargetLengths | None = None  # of the training text, from which limits of outputs are derived
-    unit: ClassVar[str] = "line"  # what errors call a text of the input
-    loss: ClassVar[Callable[..., Loss]] = staticmethod(batch_loss)  # of a training batch: see tasks/losses.py
+    unit: ClassVar[str] = "line"  # name of an input text in errors
+    loss: ClassVar[Callable[..., Loss]] = staticmethod(batch_loss)  # of a training batch (tasks/losses.py)
 
     @classmethod
     def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
-        """The function that makes model inputs and labels of sources and targets (see data/collate.py)."""
+        """The function that turns sources and targets into model inputs and labels (data/collate.py)."""
         raise NotImplementedError
 
     def longest_source(self) -> int | None:
-        """The most tokens a source may have, where the model has a limit."""
+        """The maximum number of source tokens; None without a limit."""
         if self.members:
             limits = [each.longest_source() for each in self.members]
             return min((limit for limit in limits if limit is not None), default=None)
@@ -122,42 +120,42 @@ class Task:
         if longest is None:
             return None
         pooling = self.recipe.model.pooling
-        two = pooling is not None and pooling.kind == "class"  # marks beside the text, or what is written behind it
+        two = pooling is not None and pooling.kind == "class"  # special tokens beside the text, or the target after it
         two |= self.recipe.task_spec.maps_text and self.recipe.model.encoder is None
         return longest - (2 if two else 1)
 
     def longest_output(self) -> int | None:
-        """The most tokens of any output, where learned positions set a limit."""
+        """The maximum number of output tokens set by learned positions; None without a limit."""
         return min((longest - 1 for longest, _ in model_limits(self.search_model)), default=None)
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
-        """Token ids, cut as the recipe's sources are; one longer than the model can take is an error that names it."""
-        most = self.recipe.data.clean.truncate_source  # None: nothing is cut
+        """Token ids, truncated by data.clean.truncate_source; a text that is too long for the model is an error."""
+        most = self.recipe.data.clean.truncate_source
         return self.checked([ids[:most] for ids in self.vocabulary.source.encode_many(list(texts))], first)
 
     def encode_requests(self, requests: Sequence[Request]) -> list[list[int]]:
-        """The source ids of requests that follow one another in the whole input: given, or of their texts."""
+        """The source ids of consecutive requests: their `source`, or their encoded text."""
         if requests and all(request.source is not None for request in requests):
             return [list(request.source or ()) for request in requests]
         return self.encode([each.text for each in requests], first=requests[0].number if requests else 0)
 
     def cut_short(self, texts: Sequence[str]) -> int:
-        """How many texts lose their end to data.clean.truncate_source."""
+        """The number of texts that data.clean.truncate_source truncates."""
         most = self.recipe.data.clean.truncate_source
         if most is None:
             return 0
         return sum(len(ids) > most for ids in self.vocabulary.source.encode_many(list(texts)))
 
     def unknown(self, text: str) -> list[str]:
-        """The pieces of a text that are read as unknown."""
+        """The pieces of a text that are not in the vocabulary."""
         return self.vocabulary.source.unknown(text)
 
     def ended_short(self, answers: Sequence[Sequence[Prediction]]) -> int:
-        """How many of the best answers end because the model has no more room, not because it wants to."""
+        """The number of best outputs that end at the last learned position."""
         return 0
 
     def checked(self, encoded: list[list[int]], first: int) -> list[list[int]]:
-        """The same ids; one text with more than the model can take is an error that names it."""
+        """The same ids; raise `TooLong` for a text that is too long for the model."""
         longest = self.longest_source()
         for number, tokens in enumerate(encoded, first + 1):
             if longest is not None and len(tokens) > longest:
@@ -167,7 +165,7 @@ class Task:
     def predict(
         self, requests: Sequence[Request], on_done: Callable[[int], None] | None = None
     ) -> list[list[Prediction]]:
-        """The best outputs for each request, best first; `on_done` is called with how many more are done."""
+        """The best outputs for each request, best first; `on_done` is called with the number of finished requests."""
         raise NotImplementedError
 
     def generate(self, text: str) -> list[int]:
@@ -187,7 +185,7 @@ class Task:
         return before, after
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
-        """log p of each target given its text; a language model is given texts alone."""
+        """log p(target | text) of each pair; log p(text) for a language model."""
         raise NotImplementedError
 
     # --- what only some tasks do; their TaskSpec says which -----------------------------------------------------------
@@ -226,12 +224,12 @@ class Task:
 
     @cached_property
     def search_model(self) -> Any:
-        """The model as a search calls it."""
+        """The model that a search decodes with."""
         return self.model
 
     @property
     def banned_marks(self) -> int:
-        """How many marks of noise its vocabulary has that no output may hold."""
+        """The number of noise marks in the vocabulary that outputs must not contain."""
         return len(self.vocabulary.target.marks)
 
     @cached_property
@@ -244,7 +242,7 @@ class Task:
         sources: Sequence[Sequence[int]] | None,
         prefixes: Sequence[Sequence[int]] | None = None,
     ) -> list[Request]:
-        """The requests with token ids, and with what a search must know of this model."""
+        """The requests with token ids and what a search needs to know about the model."""
         encoded, limits, marks = [], model_limits(self.search_model), self.banned_marks
         for index, request in enumerate(requests):
             phrases = request.phrases is not None or bool(request.options.forbid)
@@ -261,142 +259,49 @@ class Task:
         return encoded
 
     def search(self, requests: Sequence[Request]) -> Callable[..., list[list[Hypothesis]]]:
-        """The search that finds the outputs of these encoded requests."""
+        """The function that decodes these encoded requests."""
         if any(request.known is not None for request in requests):
             return partial(decode_with_phrases, self.search_model, cutter=self._cutter, device=self.device)
         return partial(decode, self.search_model, device=self.device)
 
     def _mean(self, logs: Sequence[np.ndarray]) -> np.ndarray:
-        """The log-probabilities of an ensemble, from those of its members."""
+        """The log-probabilities of an ensemble from those of its members."""
         together: Ensemble = self.model
         mean = mean_log_probabilities([torch.from_numpy(each) for each in logs], together.weights, together.mean)
-        found: np.ndarray = mean.numpy()
-        return found
+        result: np.ndarray = mean.numpy()
+        return result
 
 
 def tokens_at_once(requests: Sequence[Request], device: torch.device) -> int:
-    """How many tokens a model reads at a time."""
+    """The maximum number of padded tokens in a batch."""
     options = requests[0].options if requests else Decoding()
     return options.tokens_at_once(device.type)
 
 
 def one_line(text: str) -> str:
-    """An output never breaks the line-by-line contract, whatever characters the vocabulary holds."""
+    """Replace line breaks, so that an output is one line."""
     return text.replace("\r", " ").replace("\n", " ")
 
 
 def as_predictions(
     texts: Sequence[str],
-    found: Sequence[Hypothesis],
+    hypotheses: Sequence[Hypothesis],
     options: Decoding,
     unknown: Sequence[int] | None = None,
     *,
     section: Evaluation | None = None,
 ) -> list[Prediction]:
-    """The outputs asked for: all there are, or those of the least risk, with their expected utility as score.
+    """Predictions from hypotheses: all, or with `mbr` those of least risk, scored by expected utility.
 
-    `unknown` is how often each text has <unk>; by default as often as its tokens. `section` configures the utility.
+    `unknown` counts <unk> in each text (default: in its tokens). `section` configures the utility.
     """
-    unknown = [each.tokens.count(UNK) for each in found] if unknown is None else unknown
+    unknown = [each.tokens.count(UNK) for each in hypotheses] if unknown is None else unknown
     if options.mbr is None:
-        parts = zip(texts, found, unknown, strict=True)
+        parts = zip(texts, hypotheses, unknown, strict=True)
         return [Prediction(text, each.score, each.tokens, each.truncated, count) for text, each, count in parts]
     from sightline.decoding.mbr import UTILITIES, least_risk
 
-    logs = [each.log_probability for each in found] if options.mbr.weights == "probability" else None
+    logs = [each.log_probability for each in hypotheses] if options.mbr.weights == "probability" else None
     order = least_risk(texts, partial(UTILITIES[options.mbr.utility], section=section), logs)
-    best = [(texts[place], worth, found[place], unknown[place]) for place, worth in order[: options.nbest]]
+    best = [(texts[place], worth, hypotheses[place], unknown[place]) for place, worth in order[: options.nbest]]
     return [Prediction(text, worth, each.tokens, each.truncated, count) for text, worth, each, count in best]
-
-
-# --- incomplete outputs --------------------------------------------------------------------------------------------
-
-_KEPT = 1_000  # lines that are remembered by their number
-_SHOWN = 8  # and shown to a person
-
-
-@dataclass
-class Lines:
-    """How many lines something is the matter with, and the numbers of the first ones, counted from 1."""
-
-    count: int = 0
-    first: list[int] = field(default_factory=list)
-
-    def add(self, line: int) -> None:
-        self.count += 1
-        if len(self.first) < _KEPT:
-            self.first.append(line)
-
-    def __str__(self) -> str:
-        """`line 4`, `lines 4, 17, 20, …`."""
-        numbers = ", ".join(map(str, self.first[:_SHOWN])) + (", …" if self.count > _SHOWN else "")
-        return f"{'line' if self.count == 1 else 'lines'} {numbers}"
-
-
-@dataclass
-class Incomplete:
-    """What is missing from the best outputs of some lines, in the order of the lines."""
-
-    outputs: int = 0
-    truncated: Lines = field(default_factory=Lines)
-    unknown: Lines = field(default_factory=Lines)  # of outputs that have <unk> ...
-    tokens: int = 0  # ... so often, all together
-
-    @staticmethod
-    def of(answers: Sequence[Sequence[Prediction]]) -> Incomplete:
-        counts = Incomplete()
-        counts.add(answers)
-        return counts
-
-    def add(self, answers: Sequence[Sequence[Prediction]]) -> None:
-        """Count the best outputs of the next lines."""
-        for best, *_ in answers:
-            self.outputs += 1
-            if best.truncated:
-                self.truncated.add(self.outputs)
-            if best.unknown:
-                self.unknown.add(self.outputs)
-                self.tokens += best.unknown
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON; nothing where all is complete."""
-        found: dict[str, Any] = {}
-        if self.truncated.count:
-            found |= {"truncated": self.truncated.count, "truncated_lines": self.truncated.first}
-        if self.unknown.count:
-            found |= {"outputs_with_unknown": self.unknown.count, "unknown_lines": self.unknown.first}
-        return found
-
-    def notes(self, task: Task, options: Decoding) -> list[str]:
-        """For a person, with the remedy. The length of a continuation is asked for, so that is no news."""
-        notes, every = [], plural(self.outputs, "output")
-        if self.truncated.count and not task.recipe.task_spec.continues_text:
-            reached = f"{self.truncated.count:,} of {every} reached the length limit ({self.truncated})"
-            notes.append(f"{reached}; {_remedy(task, options)}")
-        if self.unknown.count:
-            said = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
-            notes.append(f"{said}, where the vocabulary has no word or character; {_other_vocabulary(task)}")
-        return notes
-
-
-def _other_vocabulary(task: Task) -> str:
-    """What to do against <unk>."""
-    recipe = task.recipe
-    if recipe.task_spec.maps_text and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
-        looks = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
-        return f"{looks}train with tokenizer.kind: bpe"
-    return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
-
-
-def _remedy(task: Task, options: Decoding) -> str:
-    """Which key to raise."""
-    given = {"max_length": options.max_length, "max_ratio": options.max_ratio}
-    keys = [f"decoding.{key} ({value:g})" for key, value in given.items() if value is not None]
-    if keys:
-        found = f"raise {' or '.join(keys)}"
-    elif task.lengths is not None:
-        found = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
-    else:
-        found = "set decoding.max_length (--max-length)"
-    longest = task.longest_output()
-    return found if longest is None else f"{found}; no output of this model can have more than {longest:,} tokens"

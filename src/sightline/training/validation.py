@@ -25,7 +25,8 @@ from sightline.layers.devices import autocast
 from sightline.recipe import Decoding, MetricName
 from sightline.recipe.recipe import carries
 from sightline.recipe.tasks import suits
-from sightline.tasks.base import Incomplete, Prediction, build_task, task_class
+from sightline.tasks.base import Prediction, build_task, task_class
+from sightline.tasks.incomplete import Incomplete
 from sightline.terminal import truncate
 from sightline.text.tokenizer import END
 from sightline.training.reward import expected_reward
