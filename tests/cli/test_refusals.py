@@ -38,24 +38,6 @@ def translator(monkeypatch: pytest.MonkeyPatch) -> str:
     return "transformer"
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("classify-mean", ["--beam", "3"], "--beam applies to models that generate text"),
-        ("tag-gru", ["--length-penalty", "0.5"], "--length-penalty applies to models that generate text"),
-        ("lm-gru", ["--beam", "3"], "--beam says how outputs are found, and a model of text is measured by the text"),
-        ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
-        ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
-        ("lm-gru", ["--lowercase"], "--lowercase: a model of text is measured by the text itself"),
-        ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs needs several models"),
-        ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),
-        ("tag-gru", ["--outputs", "nowhere/out.txt"], "nowhere/out.txt cannot be written: there is no folder"),
-    ],
-)
-def test_evaluate_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
-    assert said in refusal("evaluate", tasks[name], *arguments)
-
-
 def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
     tasks: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,21 +46,6 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
 
     monkeypatch.setattr(Run, "evaluate", evaluated)
     assert "bleu is not for task: tagging" in refusal("evaluate", tasks["tag-gru"], "--metrics", "token-accuracy,bleu")
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "said"),
-    [
-        ("lm-gru", ["--diversity", "0.3"], "needs several groups; add decoding.groups=N"),
-        ("lm-gru", ["--ensemble-mean", "logs"], "add --with RUN"),
-        ("lm-gru", ["--sample", "--beam", "3"], "--beam and --sample exclude each other; leave one of them out"),
-        ("lm-gru", ["--prompt", "the", "--prefixes", "x"], "--prompt is the beginning itself"),
-        ("tag-gru", ["--format", "conllu", "--prefixes", "x"], "labels have no beginnings to force"),
-        ("tag-gru", ["--column", "upos"], "this one is plain text; leave it out, or say what the file is with"),
-    ],
-)
-def test_predict_refuses_what_it_would_leave_undone(tasks: Runs, name: str, arguments: list[str], said: str) -> None:
-    assert said in refusal("predict", tasks[name], *arguments)
 
 
 @pytest.mark.parametrize(

@@ -231,42 +231,6 @@ def test_scores_of_an_ensemble_name_all_its_runs(pairs: list[str], tmp_path: Pat
     assert (record["run"], record["with"], record["ensemble_mean"]) == ("transformer", ["recurrent"], "logs")
 
 
-# --- refusals ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("lm-gru", ["--beam", "4", "decoding.groups=3"], "do not divide beam"),
-        ("lm-gru", ["--beam", "1", "decoding.mbr.candidates=8"], "beam 1 finds one"),
-        ("lm-gru", ["decoding.mbr.candidates=1"], "decoding.mbr.candidates: expected greater than or equal to 2"),
-        (
-            "lm-gru",
-            ["decoding.mbr=null", "decoding.mbr.utility=bleu"],
-            "decoding.mbr.utility=bleu applies to minimum Bayes risk decoding",
-        ),
-        ("lm-gru", ["decoding.mbr.utility=bleu"], "minimum Bayes risk decoding; add decoding.mbr.candidates=N"),
-        ("lm-gru", ["decoding.mbr.weights=alike"], "decoding.mbr.weights=alike applies to minimum Bayes risk decoding"),
-        (
-            "lm-gru",
-            ["--sample", "decoding.mbr.candidates=4", "decoding.mbr.weights=probability"],
-            "mbr.weights: probability is for a beam",
-        ),
-        ("classify-mean", ["decoding.no_repeat=2"], "decoding.no_repeat=2 applies to models that generate text"),
-        ("tag-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere applies to models that generate text"),
-        ("lm-gru", ["--prompt", "A", "--forbid", "x"], "--forbid has phrases for each line"),
-        ("lm-gru", ["decoding.beem=3"], "override 'decoding.beem=3': unknown key decoding.beem; did you mean beam"),
-        ("lm-gru", ["decoding.beam=x"], "override 'decoding.beam=x': decoding.beam: expected an integer, got 'x'"),
-        ("lm-gru", ["training.lr=1"], "override 'training.lr=1': training.lr is fixed once a run is trained"),
-        ("lm-gru", ["a.txt", "decoding.beam=2", "b.txt"], "unexpected argument 'b.txt': give one file"),
-        ("lm-gru", ["--sample", "decoding.beam=3"], "decoding.beam=3 and --sample exclude each other"),
-        ("lm-gru", ["decoding.diversity=0.3"], "needs several groups"),
-    ],
-)
-def test_what_cannot_be_is_refused(tasks: Runs, name: str, arguments: list[str], message: str) -> None:
-    assert message in refused("predict", tasks[name], *arguments)
-
-
 # --- how far it is -----------------------------------------------------------------------------------------------
 
 
