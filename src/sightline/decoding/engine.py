@@ -6,11 +6,11 @@
         engine.step()
         outputs |= engine.collect()
 
-Each request has its own decoding options. Those that are searched alike share a batch; greedy search, beams and samples
-run beside one another. A server keeps an engine running: requests join as soon as there is room. `decode` drains one in
-`bulk`: a step for two sentences costs nearly as much as a step for fifty, so when few sentences of a batch are left
-they are set aside and go on together with the rest of other batches, and the next batch begins without them. (If they
-stayed, every sentence of the next batch would carry their past as padding.)
+Each request has its own decoding options. Requests with the same search options share a batch; an engine runs batches
+of several kinds side by side. A server keeps an engine running: requests join as soon as there is room. `decode` drains
+an engine in `bulk` mode: a step for two sentences costs nearly as much as a step for fifty, so the last few sentences
+of a batch are set aside and finish together with those of other batches. (If they stayed, every sentence of the next
+batch would carry their past as padding.)
 """
 
 from __future__ import annotations
@@ -36,14 +36,12 @@ from sightline.layers.tap import TapModule
 from sightline.recipe import Decoding
 
 Item = TypeVar("Item")
-_FEW = (
-    32  # one of so many sentences is few: a step for two costs as much as a step for fifty, since all weights are read
-)
-_ROWS = 8  # so many rows are hardly worth a step, however small the batch was
+_FEW = 32  # set aside the last 1/32 of a batch: a step reads all weights, however few rows it has
+_ROWS = 8  # or this many rows, of a small batch
 
 
 def search_for(request: Request) -> type[Search]:
-    """The kind of search that finds the outputs of a request."""
+    """The search algorithm for a request."""
     if request.demands is not None and request.demands.required:
         return ConstrainedBeam
     if request.options.sample is None and (request.options.beam > 1 or request.on_step is not None):
@@ -52,7 +50,7 @@ def search_for(request: Request) -> type[Search]:
 
 
 def shared_options(request: Request) -> Hashable:
-    """What requests of one batch have in common; limits, lengths, phrases and seeds are their own."""
+    """The options that requests of one batch share; limits, lengths, phrases and seeds may differ."""
     options, kind = request.options, search_for(request)
     rules = processors_of(request), options.no_repeat, request.marks, request.known
     score = options.length_normalization, options.length_penalty
@@ -66,25 +64,25 @@ def shared_options(request: Request) -> Hashable:
 
 @dataclass(eq=False)
 class _Batch:
-    """Requests that are searched alike: those that wait, that advance, and that are set aside."""
+    """Requests with the same options: waiting, running, and set aside."""
 
     waiting: deque[tuple[int, Request]] = field(default_factory=deque)  # with their numbers
     running: Search | None = None
-    newest: Search | None = None  # joins the running ones after its first step
+    newest: Search | None = None  # joins `running` after its first step
     aside: Search | None = None
-    few: int = 0  # so many running rows are not worth a step while others wait
-    most: int = 0  # rows of the batch that began last
+    few: int = 0  # set running rows aside when only this many are left
+    most: int = 0  # rows of the last batch that began
 
     def searches(self) -> list[Search]:
         return [each for each in (self.running, self.newest, self.aside) if each is not None]
 
     def worth_a_step(self) -> bool:
-        """Whether there are enough running rows, or enough that have been set aside."""
+        """Return True if enough rows are running, or enough have been set aside."""
         running, aside = (0 if each is None else each.live for each in (self.running, self.aside))
         return running > self.few or aside > self.most // 2
 
     def set_aside(self) -> None:
-        """Put the running rows with the others that were set aside."""
+        """Move the running rows to those set aside."""
         if self.aside is None:
             self.aside = self.running
         elif self.running is not None:
@@ -92,7 +90,7 @@ class _Batch:
         self.running = None
 
     def keep(self, search: Search, rows: Tensor) -> None:
-        """Go on with these rows of a search alone."""
+        """Keep only these rows of a search."""
         if len(rows):
             search.keep(rows)
             return
@@ -102,7 +100,7 @@ class _Batch:
 
 
 class Engine:
-    """Finds the outputs of requests: `add`, `step` until nothing is `unfinished`, `collect`; `cancel` at any time."""
+    """Decodes requests: `add`, `step` until nothing is `unfinished`, `collect`; `cancel` at any time."""
 
     def __init__(self, model: DecodableModel, *, device: torch.device | str = "cpu", bulk: bool = False) -> None:
         self.model, self.device, self.bulk = model, torch.device(device), bulk
@@ -113,7 +111,7 @@ class Engine:
         self.added = 0
 
     def add(self, request: Request) -> int:
-        """Take a request; its number is the key of its outputs in `collect`."""
+        """Add a request and return its number, the key of its outputs in `collect`."""
         check(request, self.limits)
         number, self.added = self.added, self.added + 1
         if request.empty:
@@ -123,13 +121,13 @@ class Engine:
         return number
 
     def _enqueue(self, key: Hashable, requests: Sequence[tuple[int, Request]]) -> None:
-        """Let checked requests with the same `shared_options` wait for their first step."""
+        """Queue checked requests that have the same `shared_options`."""
         self.batches.setdefault(key, _Batch()).waiting.extend(requests)
         self.unfinished.update(number for number, _ in requests)
 
     @torch.inference_mode()
     def cancel(self, number: int) -> None:
-        """Stop looking for the outputs of a request. Nothing happens if they have been found."""
+        """Stop decoding a request; no effect if it is finished."""
         if number not in self.unfinished:
             return
         self.unfinished.remove(number)
@@ -142,9 +140,9 @@ class Engine:
                     search.live = int((~search.done).sum())
 
     def collect(self) -> dict[int, list[Hypothesis]]:
-        """The outputs found since the last call, best first, by the number of their request.
+        """The outputs finished since the last call, best first, by request number.
 
-        A request has none where required phrases cannot be met, or where the model's scores are NaN.
+        A request has no outputs if its required phrases cannot be met or the model's scores are NaN.
         """
         outputs, self.outputs = self.outputs, {}
         return outputs
@@ -157,7 +155,7 @@ class Engine:
 
     @property
     def ready(self) -> bool:
-        """In bulk: whether it is time to add the next requests."""
+        """In bulk mode: True if the next requests should be added."""
         return not any(batch.waiting or batch.worth_a_step() for batch in self.batches.values())
 
     @torch.inference_mode()
@@ -187,7 +185,7 @@ class Engine:
         return search
 
     def _admit(self, batch: _Batch) -> list[tuple[int, Request]]:
-        """The waiting requests that begin now."""
+        """Take the requests that start now from the queue."""
         running = batch.running
         if self.bulk:
             if running is not None and running.live > batch.few:
@@ -218,7 +216,7 @@ class Engine:
         return admitted
 
     def _advance(self, batch: _Batch, search: Search) -> None:
-        """One step of a search. Its rows leave when enough of them are done."""
+        """Advance a search by one step, and release rows when enough are done."""
         search.done = search.step()
         search.live = search.size - int(search.done.sum())
         size = size_for(search.live, search.size, self.device)
@@ -226,7 +224,7 @@ class Engine:
             self._release(batch, search, size)
 
     def _release(self, batch: _Batch, search: Search, size: int) -> None:
-        """Collect the outputs of rows that are done, and go on with `size` rows."""
+        """Collect the outputs of finished rows, and keep `size` rows."""
         done = search.done.nonzero()[:, 0].tolist()
         rows = [row for row in done if search.numbers[row] in self.unfinished]
         found = search.hypotheses(torch.tensor(rows, dtype=torch.int64, device=self.device)) if rows else []
@@ -238,7 +236,7 @@ class Engine:
 
 
 def check(request: Request, limits: Sequence[Limit]) -> None:
-    """Refuse callbacks that its kind of search never calls, and prefixes that leave the model no room."""
+    """Refuse callbacks that the search never calls, and prefixes that are too long for the model."""
     request.check(limits)
     if request.on_step is None and request.on_token is None:
         return
@@ -251,19 +249,19 @@ def check(request: Request, limits: Sequence[Limit]) -> None:
 
 
 def size_for(alive: int, size: int, device: torch.device) -> int:
-    """How many of `size` sentences a batch should go on with: the living, above 16 of them rounded up.
+    """The number of rows, of `size`, that a batch keeps: those alive, rounded up if more than 16.
 
-    To eights on a CPU: oneDNN makes a kernel for each number of rows, and keeps about a thousand of them. To eighths of
-    the batch on a GPU, for which it is more work to move sentences together than to take a step for some that are done.
+    CPU: to multiples of 8, since oneDNN compiles a kernel for each number of rows and caches about a thousand. GPU: to
+    eighths of the batch, since moving rows costs more than computing a step for some finished ones.
     """
     grain = 8 if device.type == "cpu" else max(8, -(-size // 8))
     return alive if alive <= 16 else min(size, -(-alive // grain) * grain)
 
 
 def staying(done: Tensor, count: int) -> Tensor:
-    """Indices (count,) of all that is not done, and of some that is, if there is room.
+    """Indices (count,) of all unfinished rows, and of finished ones if there is room.
 
-    As many as possible stay in their places: the last ones fill holes.
+    Most rows keep their place: the last rows fill gaps.
     """
     rows = torch.arange(count, device=done.device)
     movers = (~done[count:]).nonzero()[:, 0] + count
@@ -272,7 +270,7 @@ def staying(done: Tensor, count: int) -> Tensor:
 
 
 def few_of(sentences: int, width: int) -> int:
-    """How many sentences are few, at the end of a batch of so many with `width` hypotheses each."""
+    """The number of remaining sentences at which a batch with `width` hypotheses each is set aside."""
     return max(sentences // _FEW, min(_ROWS // width, sentences // 8))
 
 
@@ -287,11 +285,11 @@ def decode(
     device: torch.device | str = "cpu",
     on_done: Callable[[int], None] | None = None,
 ) -> list[list[Hypothesis]]:
-    """The outputs of each request, best first, in the order of the requests; `options`, if given, are those of all.
+    """The outputs of each request, best first; `options` replace those of all requests.
 
-    Nothing is decoded for an empty source: its output is the empty hypothesis. A sentence whose required phrases cannot
-    be met has no hypotheses. Requests that are not `scored` may get NaN for scores, with the same tokens. `on_done` is
-    called with the number of requests that are done since the last call, by any thread.
+    An empty source gives an empty hypothesis. A request whose required phrases cannot be met has no hypotheses. Scores
+    may be NaN for requests that are not `scored`. `on_done` is called, from any thread, with the number of requests
+    finished since the last call.
     """
     if options is not None:
         requests = [request.replace(options=options) for request in requests]
@@ -318,7 +316,7 @@ def decode(
 
 
 def _plan(requests: Sequence[Request], device: torch.device, threads: int) -> list[tuple[Hashable, list[int]]]:
-    """Which requests are decoded together, and their shared options; empty sources are not decoded."""
+    """Batches of request indices with their shared options, without empty sources."""
     plan = []
     for key, indices in _by_shared_options(requests).items():
         tokens = tokens_at_once(requests[indices[0]], device)
@@ -328,7 +326,7 @@ def _plan(requests: Sequence[Request], device: torch.device, threads: int) -> li
 
 
 def _by_shared_options(requests: Sequence[Request]) -> dict[Hashable, list[int]]:
-    """Indices of requests without an empty source. Their keys are computed once for each `Decoding` object."""
+    """Indices of requests by `shared_options`, which is computed once for each `Decoding` object."""
     groups: defaultdict[Hashable, list[int]] = defaultdict(list)
     for index, request in enumerate(requests):
         if not request.empty:
@@ -342,7 +340,7 @@ def _by_shared_options(requests: Sequence[Request]) -> dict[Hashable, list[int]]
 
 
 def tokens_at_once(request: Request, device: torch.device) -> int:
-    """The most padded source tokens of a batch of such requests."""
+    """The maximum number of padded source tokens in a batch of such requests."""
     return max(1, request.options.tokens_at_once(device.type) // request.width)
 
 
@@ -353,7 +351,7 @@ def _drain(
     results: list[list[Hypothesis]],
     on_done: Callable[[int], None] | None,
 ) -> None:
-    """Decode batches of a queue, which other threads may share, until it is empty."""
+    """Decode the batches of a queue that threads share."""
     try:
         while True:
             if engine.ready and (batch := _next(queue)) is not None:
@@ -368,7 +366,7 @@ def _drain(
             if outputs and on_done is not None:
                 on_done(len(outputs))
     except BaseException:
-        queue.clear()  # the other threads begin nothing more
+        queue.clear()  # stop the other threads
         raise
 
 
@@ -381,10 +379,7 @@ def _next(queue: deque[tuple[Hashable, list[int]]]) -> tuple[Hashable, list[int]
 
 @contextmanager
 def on_tensor_cores(device: torch.device | str) -> Iterator[None]:
-    """On a GPU, float32 matrix products inside use TF32, as they do in training.
-
-    That is several times as fast where thousands of sentences are decoded at once. Nothing changes on a CPU.
-    """
+    """Use TF32 for float32 matrix products on a GPU, as in training: several times faster for large batches."""
     before = torch.get_float32_matmul_precision()
     if torch.device(device).type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -395,11 +390,10 @@ def on_tensor_cores(device: torch.device | str) -> Iterator[None]:
 
 
 def _threads(model: DecodableModel, device: torch.device | str, requests: Sequence[Request]) -> int:
-    """How many batches to decode at a time, at most.
+    """The maximum number of batches to decode in parallel.
 
-    A step of a search is many small operations. On the CPU, cores that share each of them wait for one another most of
-    the time; cores with a batch each do not. Where the model is recorded (the coverage penalty does that, too), one
-    batch is decoded at a time.
+    A decoding step is many small operations, so one core per batch is faster on a CPU than all cores per operation.
+    A recorded model (also by the coverage penalty) decodes one batch at a time.
     """
     recorded = isinstance(model, nn.Module) and any(isinstance(m, TapModule) and m.recorded for m in model.modules())
     covered = any(request.options.coverage_penalty for request in requests)
@@ -407,7 +401,7 @@ def _threads(model: DecodableModel, device: torch.device | str, requests: Sequen
 
 
 def side_by_side(work: Callable[[Item], None], items: Sequence[Item], *, threads: int) -> None:
-    """Do all the work in so many threads, each with one core; after an error (or Ctrl-C) no more is begun."""
+    """Process items in threads with one core each; after an error (or Ctrl-C) no further item is started."""
     if threads <= 1:
         for item in items:
             work(item)

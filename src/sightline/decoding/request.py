@@ -1,4 +1,4 @@
-"""One output to find, as it travels from a command, the Python API or the server to the search; and what comes back."""
+"""Requests to decode, from the command line, the Python API or the server to the search, and their results."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sightline.terminal import plural
 from sightline.text.tokenizer import END, PAD, START
 
 Ids = tuple[int, ...]
-Limit = tuple[int, bool]  # the most tokens a model takes, and whether its source stands in the same positions
+Limit = tuple[int, bool]  # maximum tokens of a model; True if source and target share positions
 
 
 class DecodableModel(Protocol):
-    """What a search needs of a model, or of an ensemble."""
+    """The interface of models and ensembles that a search uses."""
 
     cross_attention_paths: tuple[str, ...]
-    longest: int | None  # how many tokens its decoder can be given, where there is a limit
+    longest: int | None  # maximum number of decoder tokens; None without a limit
 
     def encode(self, source: Tensor, layout: Layout) -> Any: ...
     def begin(self, memory: Any) -> Any: ...
     def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]: ...
-    def logits(self, features: Tensor) -> Tensor: ...  # a search may write to them, unless the model is recorded
+    def logits(self, features: Tensor) -> Tensor: ...  # the search may overwrite them, unless the model is recorded
 
 
 @dataclass(frozen=True)
@@ -38,24 +38,24 @@ class Hypothesis:
     """One output: its tokens without start and end, and its score."""
 
     tokens: list[int]
-    score: float  # log-probability over length penalty, of a beam plus coverage penalty: what hypotheses are ranked by
+    score: float  # normalized log-probability plus coverage penalty: hypotheses are ranked by it
     log_probability: float
-    truncated: bool = False  # a length limit ended it, where the model preferred another token
+    truncated: bool = False  # ended by a length limit where the model preferred another token
 
 
 @dataclass(frozen=True)
 class BeamStep:
-    """One step of the beam search for one request: N continuations of the W hypotheses, and what became of them."""
+    """One step of the beam search for one request: N candidate continuations of W hypotheses."""
 
-    step: int  # 0: the search begins
-    totals: Tensor  # (1, N) log-probability; −∞: there is none
-    scores: Tensor  # (1, N) what they would be ranked by if they ended here
-    parents: Tensor  # (1, N) which hypothesis of the step before each continues
-    words: Tensor  # (1, N)
-    finished: Tensor  # (1, N) whether it is a finished output
-    slots: Tensor  # (1, W) which continuation is the hypothesis in each place of the next step ...
-    alive: Tensor  # (1, W) ... where there is one at all
-    done: Tensor  # (1,) whether the search ends here
+    step: int  # from 0
+    totals: Tensor  # (1, N) log-probabilities; −∞: no candidate
+    scores: Tensor  # (1, N) scores if they ended here
+    parents: Tensor  # (1, N) index of the hypothesis that each continues
+    words: Tensor  # (1, N) tokens
+    finished: Tensor  # (1, N) True for finished outputs
+    slots: Tensor  # (1, W) index of the candidate that becomes each hypothesis of the next step
+    alive: Tensor  # (1, W) True where there is one
+    done: Tensor  # (1,) True at the end of the search
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class Phrases:
 
 @dataclass(frozen=True)
 class Edges:
-    """How the pieces of a vocabulary join into words."""
+    """Word boundaries between the pieces of a vocabulary."""
 
-    within: Tensor  # (V,) whether a word can go on after this piece: it ends in a letter or a digit
-    goes_on: Tensor  # (V,) whether this piece continues the word before it
-    space: int = START  # the piece that is a space and nothing else; an output begins as if one stood before it
+    within: Tensor  # (V,) True if a word can continue after this piece: it ends in a letter or digit
+    goes_on: Tensor  # (V,) True if this piece continues the preceding word
+    space: int = START  # the piece of a single space; the start of an output counts as one
 
     @staticmethod
     def none(size: int) -> Edges:
-        """For pieces that are whole words."""
+        """For vocabularies of whole words."""
         return Edges(torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool))
 
     def to(self, device: torch.device | str) -> Edges:
@@ -85,40 +85,40 @@ class Edges:
 
 @dataclass(frozen=True)
 class Demands:
-    """Phrases as token ids: what one output must contain, and what it must not."""
+    """Required and forbidden phrases of one output as token ids."""
 
     required: tuple[Ids, ...] = ()
     forbidden: tuple[Ids, ...] = ()
-    apart: tuple[Ids, ...] = ()  # forbidden where a word may begin
+    apart: tuple[Ids, ...] = ()  # forbidden at word starts only
 
     def room(self) -> int:
-        """How many tokens all required phrases take, one after the other."""
+        """The total number of tokens of the required phrases."""
         return sum(map(len, self.required))
 
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One output to find, with its own decoding options.
+    """One input to decode, with its own decoding options.
 
-    Callers give the text; the task adds token ids. Without a `source`, the output continues its prefix.
+    Callers set the text; the task adds token ids. Without a `source`, the output continues its prefix.
     """
 
     text: str = ""
     options: Decoding = field(default_factory=Decoding)
-    prefix_text: str | None = None  # what the output must begin with
-    phrases: Phrases | None = None  # what it must and must not contain
-    number: int = 0  # its place in the whole input: seeds sampling, and names the line in errors
+    prefix_text: str | None = None  # beginning of the output
+    phrases: Phrases | None = None  # required and forbidden text
+    number: int = 0  # index in the whole input: seeds sampling, and names the line in errors
     scored: bool = True  # False: greedy search may skip the softmax; scores are NaN then
     on_token: Callable[[int, int], None] | None = None  # called with every token as it is chosen and its sample (or 0)
     on_step: Callable[[BeamStep], None] | None = None  # called after every step of a beam search
-    # --- token ids, without marks ---
+    # --- token ids, without special tokens ---
     source: Sequence[int] | None = None
     prefix: Sequence[int] = ()
-    demands: Demands | None = None  # the phrases; a sentence where they cannot be met has no output
-    edges: Edges | None = None  # beside demands
-    marks: int = 0  # how many ids behind the specials no output may hold: the marks of noise
-    known: int | None = None  # no output holds ids from here on: pieces that phrases cannot be looked for in
-    lengths: TargetLengths | None = None  # of the training text; the default limit of an output follows from them
+    demands: Demands | None = None  # the phrases; if they cannot be met there is no output
+    edges: Edges | None = None  # with demands
+    marks: int = 0  # number of noise marks after the special tokens, which outputs must not contain
+    known: int | None = None  # ids from here on are not allowed: phrases cannot be matched in them
+    lengths: TargetLengths | None = None  # of the training text, for the default length limit
 
     def replace(self, **changes: Any) -> Request:
         """A copy with some fields changed: `dataclasses.replace` in a fifth of the time."""
@@ -128,35 +128,35 @@ class Request:
 
     @property
     def read(self) -> Sequence[int]:
-        """What the model reads before its own first token: the source, else the prefix."""
+        """The tokens the model reads before the first new token: the source, else the prefix."""
         return self.prefix if self.source is None else self.source
 
     @property
     def encoder_input(self) -> list[int]:
-        """The source and its end mark; without a source, an end mark alone."""
+        """The source and END; END alone without a source."""
         return [*(self.source or ()), END]
 
     @property
     def empty(self) -> bool:
-        """Whether the source is empty: then so is the output, and nothing is decoded."""
+        """True if the source is empty; the output is then empty too."""
         return self.source is not None and not len(self.source)
 
     @property
     def given(self) -> int:
-        """How many tokens of the output do not count for its length: without a source, the prefix."""
+        """The number of output tokens that do not count towards its length: the prefix, without a source."""
         return len(self.prefix) if self.source is None else 0
 
     @property
     def width(self) -> int:
-        """How many hypotheses are kept: samples, or the beam."""
+        """The number of hypotheses: samples, or the beam size."""
         return self.options.candidates if self.options.sample is not None else self.options.beam
 
     def room(self, limits: Sequence[Limit]) -> int:
-        """The most tokens of the output that the learned positions of a model leave, END included."""
+        """The maximum number of output tokens that the learned positions of a model allow, with END."""
         return min((longest - shared * len(self.encoder_input) for longest, shared in limits), default=sys.maxsize)
 
     def check(self, limits: Sequence[Limit]) -> None:
-        """Refuse a prefix after which the learned positions of a model leave no room for END."""
+        """Refuse a prefix that leaves no position for END."""
         if self.prefix and len(self.prefix) >= max(1, self.room(limits)) and not self.empty:
             raise ValueError(
                 f"line {self.number + 1} has a prefix of {plural(len(self.prefix), 'token')}, and this model can write "
@@ -164,7 +164,7 @@ class Request:
             )
 
     def check_min_length(self, limits: Sequence[Limit]) -> None:
-        """Refuse `min_length` where the learned positions of a model end before it."""
+        """Refuse a `min_length` beyond the learned positions of a model."""
         if not limits or not self.options.min_length:
             return
         room = max(0, self.room(limits) - self.given - 1)
@@ -184,7 +184,7 @@ def make_requests(
     first: int = 0,
     **shared: Any,
 ) -> list[Request]:
-    """A request for each source or, without sources, for each prefix; `shared` fields are the same for all."""
+    """One request per source or, without sources, per prefix; `shared` fields apply to all."""
     count = len(sources if sources is not None else prefixes or ())
     return [
         Request(
@@ -199,7 +199,7 @@ def make_requests(
 
 
 def output_limits(requests: Sequence[Request], limits: Sequence[Limit] = ()) -> list[int]:
-    """The most tokens of each output, END included; `limits` are those of the model.
+    """The maximum number of tokens of each output, with END; `limits` are those of the model.
 
     A prefix without a source is continued by up to `max_length` tokens. Beside a source, required phrases and
     `min_length` may go beyond the limit that follows from the source, never beyond `max_length`.
@@ -225,9 +225,9 @@ def output_limits(requests: Sequence[Request], limits: Sequence[Limit] = ()) -> 
 
 
 def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLengths | None) -> list[int]:
-    """The most tokens of outputs for sources of so many tokens, end marks included.
+    """The maximum output length for each source length, both with END.
 
-    By `max_ratio` and `max_length`, or the one of them that is set; else derived from the lengths of the training text.
+    Determined by `max_ratio` and `max_length` if set, else by the lengths of the training text.
     """
     if options.max_ratio is None and options.max_length is None:
         limits: list[int] = (fixed_limits(sources) if lengths is None else lengths.limits(sources)).tolist()
@@ -239,7 +239,7 @@ def source_limits(sources: Sequence[int], options: Decoding, lengths: TargetLeng
 
 
 def capped(options: Decoding, most: int, lengths: TargetLengths | None) -> Decoding:
-    """The options with no output of more than `most` tokens; a lower limit stays in force."""
+    """The options with `max_length` lowered to `most`."""
     changes: dict[str, Any] = {"max_length": min(options.max_length or most, most)}
     changes["min_length"] = min(options.min_length, changes["max_length"] - 1)
     if options.max_length is None and options.max_ratio is None and lengths is not None:
@@ -251,25 +251,25 @@ def capped(options: Decoding, most: int, lengths: TargetLengths | None) -> Decod
 
 
 def pad_tokens(sequences: Sequence[Sequence[int]], device: torch.device | str) -> Tensor:
-    """(B, longest), PAD behind shorter ones."""
+    """(B, longest), padded on the right."""
     longest = max(len(sequence) for sequence in sequences)
     rows = [list(sequence) + [PAD] * (longest - len(sequence)) for sequence in sequences]
     return torch.tensor(rows, dtype=torch.int64).to(device)
 
 
 def length_batches(lengths: Sequence[int], tokens: int, threads: int = 1) -> list[list[int]]:
-    """Indices in batches of at most so many padded tokens, longest sequences first.
+    """Indices in batches of at most `tokens` padded tokens, longest sequences first.
 
-    Several batches are made a multiple of `threads`, as even as can be.
+    The number of batches above one is a multiple of `threads`, of similar size.
     """
     order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
     batches = _cut(order, lengths, tokens)
-    wanted = -(-len(batches) // threads) * threads
+    target = -(-len(batches) // threads) * threads
     if len(batches) > 1:
-        low, high = 0, tokens  # the smallest budget that gives no more batches
+        low, high = 0, tokens  # smallest budget with as many batches
         while high - low > max(1, tokens // 64):
             middle = (low + high) // 2
-            if len(_cut(order, lengths, middle)) <= wanted:
+            if len(_cut(order, lengths, middle)) <= target:
                 high = middle
             else:
                 low = middle
