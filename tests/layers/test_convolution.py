@@ -12,7 +12,6 @@ from torch import Tensor
 from sightline.layers.convolution import (
     Convolution,
     NormalizedLinear,
-    RecentInputs,
     glu,
     scale_gradient,
     weight_normalized,
@@ -223,18 +222,3 @@ def test_where_there_is_no_onednn_the_weight_is_made_once_too(monkeypatch: pytes
     pack(project)
     with torch.no_grad():
         assert project.weight is project.weight
-
-
-def test_hypotheses_and_sentences_take_their_recent_inputs_along() -> None:
-    recent = RecentInputs((torch.arange(24.0).view(2, 3, 2, 2), torch.arange(6.0).view(2, 3, 1, 1)))
-    chosen = recent.select(torch.tensor([[2, 0], [1, 1]]))
-    assert chosen.shape == (2, 2)
-    assert torch.equal(chosen.inputs[0][0, 0], recent.inputs[0][0, 2])
-    assert chosen.inputs[1].flatten().tolist() == [2, 0, 4, 4]
-    assert chosen.keep(torch.tensor([1])).inputs[1].flatten().tolist() == [4, 4]
-    recent.check(1)
-    recent.keep(torch.tensor([0])).select(torch.tensor([[1]])).check(2)
-    with pytest.raises(ValueError, match="3 hypotheses a sentence advance one token at a time, not 2"):
-        recent.check(2)
-    blank = RecentInputs.none([2, 0, 5], 4, 3, torch.zeros(1))
-    assert [tuple(part.shape) for part in blank.inputs] == [(4, 1, 2, 3), (4, 1, 0, 3), (4, 1, 5, 3)]

@@ -264,7 +264,9 @@ def test_deep_stacks_keep_the_variance_they_start_with(channels: int) -> None:
 def test_weights_start_smaller_where_dropout_makes_their_inputs_larger(dropout: float) -> None:
     """Of variance 4 p / inputs for a share p that is kept (Gehring et al. 2017, §3.5)."""
     recipe = ConvolutionalConfig.model_validate({**CONVOLUTIONAL, "kernel": 4, "dropout": dropout})
-    weight = GatedBlock(recipe, 100, causal=True).convolution.project.weight.detach()
+    weight = GatedBlock(
+        100, kernel=recipe.kernel, causal=True, dropout=recipe.dropout
+    ).convolution.project.weight.detach()
     assert weight.shape == (200, 400)
     assert float(weight.std()) == pytest.approx(math.sqrt(4 * (1 - dropout) / 400), rel=0.02)  # of 80,000 draws
 

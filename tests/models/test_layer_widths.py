@@ -92,10 +92,10 @@ def test_what_is_handed_on_is_as_wide_as_the_model_whatever_the_layers_are(
     assert memory.states.shape == memory.embeddings.shape == (3, 5, WIDTH)
     state = model.begin(memory)
     assert state.source.keys.shape == state.source.values.shape == (3, 1, 5, WIDTH)
-    assert [part.shape for part in state.recent.inputs] == [(3, 1, 2, 20)] * 2
+    assert [part.shape for part in state.recent] == [(3, 1, 2, 20)] * 2
     features, state = model.advance(torch.tensor([[2], [2], [2]]), state)
     assert features.shape == (3, 1, WIDTH)
-    assert [part.shape for part in state.recent.inputs] == [(3, 1, 2, 20)] * 2
+    assert [part.shape for part in state.recent] == [(3, 1, 2, 20)] * 2
 
 
 @torch.no_grad()

@@ -8,7 +8,6 @@ The sum is computed as one product of k concatenated vectors with one matrix, by
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -144,47 +143,3 @@ class Convolution(TapModule):
     def _product(self, x: Tensor) -> Tensor:
         """(…, k·I) → (…, O)."""
         return self.tap("output", self.project(x), "Σ_j W_j x_{t+jd} + b")
-
-
-@dataclass(frozen=True)
-class RecentInputs:
-    """Cached inputs of each causal convolution of a stack, for B sentences with W hypotheses each."""
-
-    inputs: tuple[Tensor, ...]  # (B, W, reach, I) each
-
-    @staticmethod
-    def none(reaches: list[int], batch: int, inputs: int, like: Tensor) -> RecentInputs:
-        """Zeros: the cache before the first token."""
-        return RecentInputs(tuple(like.new_zeros(batch, 1, reach, inputs) for reach in reaches))
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(B, W)."""
-        sentences, width = self.inputs[0].shape[:2]
-        return sentences, width
-
-    def check(self, tokens: int) -> None:
-        """Raise a ValueError for several tokens of several hypotheses."""
-        if self.shape[1] > 1 and tokens > 1:
-            raise ValueError(f"{self.shape[1]} hypotheses a sentence advance one token at a time, not {tokens}")
-
-    def rows(self) -> list[Tensor]:
-        """(B·W, reach, I) each."""
-        return [part.flatten(0, 1) for part in self.inputs]
-
-    def followed_by(self, rows: list[Tensor]) -> RecentInputs:
-        """The cache with other inputs, (B·W, reach, I) each."""
-        return RecentInputs(tuple(part.unflatten(0, self.shape) for part in rows))
-
-    def select(self, parents: Tensor) -> RecentInputs:
-        """Reorder hypotheses by their parents (B, W')."""
-        rows = parents[:, :, None, None]
-        return RecentInputs(tuple(part.gather(1, rows.expand(-1, -1, *part.shape[2:])) for part in self.inputs))
-
-    def keep(self, sentences: Tensor) -> RecentInputs:
-        """Keep these sentences (B',)."""
-        return RecentInputs(tuple(part.index_select(0, sentences) for part in self.inputs))
-
-    def append(self, other: RecentInputs) -> RecentInputs:
-        """Add the sentences of another cache."""
-        return RecentInputs(tuple(torch.cat(parts) for parts in zip(self.inputs, other.inputs, strict=True)))

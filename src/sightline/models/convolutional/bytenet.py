@@ -1,7 +1,7 @@
-"""ByteNet: dilated convolutions, and a target that runs over the source at a fixed ratio (Kalchbrenner et al. 2016).
+"""ByteNet: dilated convolutions, with the source unfolded at a fixed ratio (Kalchbrenner et al. 2016).
 
-There is no attention: the decoder stands on the encoder, and reads at each step what the encoder made of the place it
-has come to. How many places there are is guessed from the length of the source: t̂ = a·|s| + b.
+There is no attention: the decoder reads at each step one encoder state, at a position in proportion to its own. The
+length of the target is estimated from that of the source: t̂ = a·|s| + b.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sightline.layers.convolution import Convolution, RecentInputs
+from sightline.layers.convolution import Convolution
 from sightline.layers.devices import widest
 from sightline.layers.dropout import Dropout
 from sightline.layers.layout import Layout, Packed, Padded
@@ -21,85 +21,97 @@ from sightline.layers.linear import Linear
 from sightline.layers.norms import LayerNorm
 from sightline.layers.tap import TapModule
 from sightline.models.convolutional.config import ByteNetConfig
-from sightline.models.protocol import Memory, join_left_padding, join_optional
+from sightline.models.convolutional.state import ConvolutionalState
+from sightline.models.protocol import Memory, join_rows
 
-COVERED = 0.99  # the share of training targets that t̂ should be long enough for
+COVERED = 0.99  # share of training targets for which t̂ is long enough
 
 
 def fit_ratio(sources: np.ndarray, targets: np.ndarray, covered: float = COVERED) -> tuple[float, float]:
-    """(a, b) of t̂ = a·s + b: least squares, then b raised until so large a share of the targets is covered.
+    """(a, b) of t̂ = a·s + b: least squares, with b raised until the share `covered` of targets is not longer than t̂.
 
-    Where lengths do not tell a slope (all sources are alike, or longer ones have shorter targets), a is the ratio of
-    the means.
+    If the slope is undefined or not positive, a is the ratio of the means.
     """
     s, t = np.asarray(sources, np.float64), np.asarray(targets, np.float64)
-    spread = s - s.mean()
-    square = float(spread @ spread)
-    a = float(spread @ t) / square if square else 0.0
+    deviation = s - s.mean()
+    square = float(deviation @ deviation)
+    a = float(deviation @ t) / square if square else 0.0
     if a <= 0:
         a = float(t.mean() / s.mean())
     b = float(np.quantile(t - a * s, covered))
     return a, b
 
 
-def unfold(states: Tensor, lengths: Tensor, places: Tensor, ratio: Tensor) -> Tensor:
-    """States (B, S, D) of sequences of lengths (B,) → (B, T, D): those aligned with target positions (T,) or (B, T).
+def unfold(states: Tensor, lengths: Tensor, positions: Tensor, ratio: Tensor) -> Tensor:
+    """States (B, S, D) of sequences of lengths (B,) → (B, T, D), aligned with target positions (T,) or (B, T).
 
-    Place t < t̂ = ⌈a·S + b⌉ is given the state ⌊t / a⌋, or the last one; from t̂ on there are zeros.
+    Position t < t̂ = ⌈a·S + b⌉ reads state min(⌊t / a⌋, S − 1), later positions read zeros.
     """
-    index, past = _standing(lengths[:, None], places, ratio)  # (B, T)
-    read = states.gather(1, index[..., None].expand(-1, -1, states.shape[2]))
-    return read.masked_fill(past[..., None], 0.0)
+    index, past_end = _align(lengths[:, None], positions, ratio)  # (B, T)
+    aligned = states.gather(1, index[..., None].expand(-1, -1, states.shape[2]))
+    return aligned.masked_fill(past_end[..., None], 0.0)
 
 
 def unfold_packed(states: Tensor, source: Packed, target: Packed, ratio: Tensor) -> Tensor:
-    """The same of sequences end to end: states (M, D) → (N, D), those aligned with each target token."""
-    index, past = _standing(target.spread(source.offsets.diff()), target.index, ratio)  # (N,)
-    read = states.index_select(0, target.spread(source.offsets[:-1]) + index)
-    return read.masked_fill(past[:, None], 0.0)
+    """`unfold` for packed sequences: states (M, D) → (N, D), aligned with the target tokens."""
+    index, past_end = _align(target.spread(source.offsets.diff()), target.index, ratio)  # (N,)
+    aligned = states.index_select(0, target.spread(source.offsets[:-1]) + index)
+    return aligned.masked_fill(past_end[:, None], 0.0)
 
 
-def _standing(lengths: Tensor, places: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """Which state each place is given, and whether it is t̂ or past it, in sources of these lengths."""
+def _align(lengths: Tensor, positions: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """Index of the source state for each target position, and whether the position is t̂ or later."""
     a, b = widest(ratio)
-    index = (places / a).floor().long().minimum(lengths - 1).clamp(min=0)
-    return index, places >= (a * lengths + b).ceil()
+    index = (positions / a).floor().long().minimum(lengths - 1).clamp(min=0)
+    return index, positions >= (a * lengths + b).ceil()
 
 
 class DilatedBlock(TapModule):
-    """x + W₂ r(C ∗ r(W₁ r(x))), r = ReLU ∘ LayerNorm: the convolution works in half of the width (§3.6)."""
+    """x + W₂ r(C ∗ r(W₁ r(x))), r = ReLU ∘ LayerNorm; the convolution C has half of the width (§3.6)."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("advance",)
 
-    def __init__(self, recipe: ByteNetConfig, width: int, index: int, *, causal: bool) -> None:
+    def __init__(self, width: int, *, kernel: int, dilation: int, causal: bool, dropout: float) -> None:
         super().__init__()
         half = width // 2
-        dilation = recipe.dilations[index % len(recipe.dilations)]
         self.norms = nn.ModuleList(LayerNorm(size) for size in (width, half, half))
         self.input_projection = Linear(width, half)
-        self.convolution = Convolution(
-            Linear(recipe.kernel * half, half), recipe.kernel, dilation=dilation, causal=causal
-        )
+        self.convolution = Convolution(Linear(kernel * half, half), kernel, dilation=dilation, causal=causal)
         self.output_projection = Linear(half, width)
-        self.dropout = Dropout(recipe.dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, layout: Layout) -> Tensor:
-        """(B, T, D) or (N, D) → the same."""
-        return self._finish(x, self.convolution(self._inner(x), layout))
+        """(B, T, D) or (N, D) → the same shape."""
+        return self._output(x, self.convolution(self._input(x), layout))
 
     def advance(self, x: Tensor, recent: Tensor, ends: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(B·W, T, D) behind the last inputs of the convolution → the same, and what is last now."""
-        convolved, recent = self.convolution.advance(self._inner(x), recent, ends)
-        return self._finish(x, convolved), recent
+        """A step: x (B·W, T, D) and the last inputs of the convolution → output, new last inputs."""
+        convolved, recent = self.convolution.advance(self._input(x), recent, ends)
+        return self._output(x, convolved), recent
 
-    def _inner(self, x: Tensor) -> Tensor:
-        """What is convolved: (…, D) → (…, D/2)."""
+    def _input(self, x: Tensor) -> Tensor:
+        """r(W₁ r(x)): (…, D) → (…, D/2)."""
         first, second, _ = self.norms
         return torch.relu(second(self.input_projection(torch.relu(first(x)))))
 
-    def _finish(self, x: Tensor, convolved: Tensor) -> Tensor:
+    def _output(self, x: Tensor, convolved: Tensor) -> Tensor:
+        """x + W₂ r(convolved)."""
         output = self.output_projection(torch.relu(self.norms[2](convolved)))
         return self.tap("output", self.dropout.add(x, output), "x + W₂ r(C ∗ r(W₁ r(x)))")
+
+
+def build_blocks(recipe: ByteNetConfig, width: int, *, causal: bool) -> nn.ModuleList:
+    """Build the layers of an encoder or decoder; the dilations of the recipe repeat."""
+    return nn.ModuleList(
+        DilatedBlock(
+            width,
+            kernel=recipe.kernel,
+            dilation=recipe.dilations[index % len(recipe.dilations)],
+            causal=causal,
+            dropout=recipe.dropout,
+        )
+        for index in range(recipe.layers)
+    )
 
 
 class ByteNetEncoder(TapModule):
@@ -110,7 +122,7 @@ class ByteNetEncoder(TapModule):
 
     def __init__(self, recipe: ByteNetConfig, width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(DilatedBlock(recipe, width, index, causal=False) for index in range(recipe.layers))
+        self.layers = build_blocks(recipe, width, causal=False)
         self.norm = LayerNorm(width)
         self.dropout = Dropout(recipe.dropout)
 
@@ -122,45 +134,27 @@ class ByteNetEncoder(TapModule):
 
 
 @dataclass(frozen=True)
-class ByteNetState:
-    """The last inputs of every convolution, and the source the target runs over."""
+class ProjectedSource:
+    """The projected states of the source, before they are unfolded."""
 
-    recent: RecentInputs
-    source: Tensor | None = None  # (B, S, D), or (M, D) as the layout says, projected
-    lengths: Tensor | None = None  # (B,) how much of it is real
-    layout: Packed | None = None  # of a packed source
-    length: int = 0  # tokens so far of the sentence that has most
-    left_padding: Tensor | None = None  # (B, 1) how many fewer the others have, where they differ
+    states: Tensor  # (B, S, D), or (M, D) with a packed layout
+    lengths: Tensor  # (B,)
+    layout: Packed | None = None
 
-    def select(self, parents: Tensor) -> ByteNetState:
-        return replace(self, recent=self.recent.select(parents))
+    def keep(self, sentences: Tensor) -> ProjectedSource:
+        return ProjectedSource(self.states.index_select(0, sentences), self.lengths.index_select(0, sentences))
 
-    def keep(self, sentences: Tensor) -> ByteNetState:
-        both = (self.source, self.lengths)
-        source, lengths = (None if part is None else part.index_select(0, sentences) for part in both)
-        left_padding = None if self.left_padding is None else self.left_padding.index_select(0, sentences)
-        return replace(
-            self, recent=self.recent.keep(sentences), source=source, lengths=lengths, left_padding=left_padding
-        )
-
-    def append(self, other: ByteNetState) -> ByteNetState:
-        rows, device = (self.recent.shape[0], other.recent.shape[0]), self.recent.inputs[0].device
-        length, left_padding = join_left_padding((self, other), rows, device)
-        return ByteNetState(
-            self.recent.append(other.recent),
-            join_optional(self.source, other.source, dim=1),
-            join_optional(self.lengths, other.lengths),
-            length=length,
-            left_padding=left_padding,
-        )
+    def append(self, other: ProjectedSource) -> ProjectedSource:
+        states = join_rows(self.states, other.states, dim=1)
+        return ProjectedSource(states, join_rows(self.lengths, other.lengths))
 
 
 class ByteNetDecoder(TapModule):
-    """Causal dilated convolutions over x_t + W z_t, z_t being position t of the unfolded source.
+    """Causal dilated convolutions over x_t + W z_t, with z_t position t of the unfolded source.
 
-    The paper fills the source up to t̂ places and encodes them all; here the encoder's states, which any encoder may
-    have made, are laid out over t̂ places at the ratio a (see `unfold`), which for a = 1 is place by place. Past t̂ the
-    target goes on without a source (dynamic unfolding, §3.2). a and b are fitted before training and saved with it.
+    The paper pads the source to t̂ positions before encoding; here the states of any encoder are unfolded to t̂ positions
+    with ratio a (see `unfold`), which is the same for a = 1. After t̂ the decoder continues without a source (dynamic
+    unfolding, §3.2). a and b are fitted before training and saved with the weights.
     """
 
     by_layer: tuple[str, ...] = ("layers",)
@@ -172,9 +166,8 @@ class ByteNetDecoder(TapModule):
     def __init__(self, recipe: ByteNetConfig, width: int, *, source: bool = True) -> None:
         super().__init__()
         self.inner = width // 2
-        blocks = [DilatedBlock(recipe, width, index, causal=True) for index in range(recipe.layers)]
-        self.layers = nn.ModuleList(blocks)
-        self.reaches = [block.convolution.reach for block in blocks]
+        self.layers = build_blocks(recipe, width, causal=True)
+        self.reaches = [block.convolution.reach for block in self.layers]
         self.norm = LayerNorm(width)
         self.dropout = Dropout(recipe.dropout)
         self.source = Linear(width, width, bias=False) if source else None
@@ -189,54 +182,59 @@ class ByteNetDecoder(TapModule):
             self.ratio.copy_(torch.tensor([1.0, 0.0]))
 
     def fit_lengths(self, sources: np.ndarray, targets: np.ndarray) -> None:
-        """Find the ratio of these lengths (without marks: there is one on either side)."""
+        """Fit the ratio to these lengths, plus one start or end token each."""
         if self.source is not None and len(sources):
             self.ratio.copy_(torch.tensor(fit_ratio(np.asarray(sources) + 1, np.asarray(targets) + 1)))
 
-    def begin(self, memory: Memory) -> ByteNetState:
-        """Project the source once, before it is unfolded."""
+    def begin(self, memory: Memory) -> ConvolutionalState:
+        """The initial state, with the projected source."""
         assert self.source is not None
-        states = self.source(memory.states)  # (B, S, D) or (M, D)
-        if isinstance(memory.layout, Packed):  # targets are packed too, and come whole: nothing is recent
-            return ByteNetState(RecentInputs(()), states, layout=memory.layout)
-        return replace(self.begin_empty(len(states), states), source=states, lengths=memory.lengths())
+        states, lengths = self.source(memory.states), memory.lengths()  # (B, S, D) or (M, D), (B,)
+        if isinstance(memory.layout, Packed):
+            return ConvolutionalState((), ProjectedSource(states, lengths, memory.layout))
+        return replace(self.begin_empty(len(states), states), source=ProjectedSource(states, lengths))
 
-    def begin_empty(self, batch: int, like: Tensor) -> ByteNetState:
-        """Where nothing has been read: zeros."""
-        return ByteNetState(RecentInputs.none(self.reaches, batch, self.inner, like))
+    def begin_empty(self, batch: int, like: Tensor) -> ConvolutionalState:
+        """The state before the first token, without a source."""
+        return ConvolutionalState.empty(self.reaches, batch, self.inner, like)
 
-    def prefill(self, x: Tensor, layout: Padded) -> ByteNetState:
-        """After tokens x (B, S, D) of different lengths: the last ones of each."""
+    def prefill(self, x: Tensor, layout: Padded) -> ConvolutionalState:
+        """The state after tokens x (B, S, D) of different lengths."""
         return self._advance(x, self.begin_empty(len(x), x), layout.lengths.to(x.device))[1]
 
-    def advance(self, x: Tensor, state: ByteNetState, layout: Layout | None = None) -> tuple[Tensor, ByteNetState]:
+    def advance(
+        self, x: Tensor, state: ConvolutionalState, layout: Layout | None = None
+    ) -> tuple[Tensor, ConvolutionalState]:
         if not isinstance(layout, Packed):
             return self._advance(x, state)
-        if state.source is not None and state.layout is not None:
-            x = x + self.tap("source", unfold_packed(state.source, state.layout, layout, self.ratio), "W z_t")  # (N, D)
+        if state.source is not None:
+            aligned = unfold_packed(state.source.states, state.source.layout, layout, self.ratio)  # (N, D)
+            x = x + self.tap("source", aligned, "W z_t")
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, layout)
-        return self._leave(x), replace(state, length=layout.longest)
+        return self._features(x), replace(state, length=layout.longest)
 
-    def _advance(self, x: Tensor, state: ByteNetState, ends: Tensor | None = None) -> tuple[Tensor, ByteNetState]:
-        """x (B·W, T, D); with `ends` (B,), only so many of the T tokens are real."""
-        state.recent.check(x.shape[1])
-        x, last = self.dropout(self._read(x, state)), []
-        for layer, recent in zip(self.layers, state.recent.rows(), strict=True):
-            x, recent = layer.advance(x, recent, ends)
-            last.append(recent)
-        return self._leave(x), replace(state, recent=state.recent.followed_by(last), length=state.length + x.shape[1])
+    def _advance(
+        self, x: Tensor, state: ConvolutionalState, ends: Tensor | None = None
+    ) -> tuple[Tensor, ConvolutionalState]:
+        """x (B·W, T, D), of which `ends` (B,) tokens are real → features, state."""
+        tokens = x.shape[1]
+        caches, recent = state.rows(tokens), []
+        x = self.dropout(self._add_source(x, state))
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x, cache = layer.advance(x, cache, ends)
+            recent.append(cache)
+        return self._features(x), state.advanced(recent, tokens)
 
-    def _leave(self, x: Tensor) -> Tensor:
+    def _features(self, x: Tensor) -> Tensor:
         return self.dropout(self.tap("output", self.norm(x)))
 
-    def _read(self, x: Tensor, state: ByteNetState) -> Tensor:
-        """x + W z: (B·W, T, D), with the source states aligned with the new tokens."""
-        if state.source is None or state.lengths is None:
+    def _add_source(self, x: Tensor, state: ConvolutionalState) -> Tensor:
+        """x + W z: (B·W, T, D) → (B·W, T, D)."""
+        if state.source is None:
             return x
-        places = torch.arange(state.length, state.length + x.shape[1], device=x.device)[None, :]  # (1 or B, T)
-        if state.left_padding is not None:
-            places = places - state.left_padding
-        read = self.tap("source", unfold(state.source, state.lengths, places, self.ratio), "W z_t")  # (B, T, D)
-        return (x.reshape(len(read), -1, x.shape[2]) + read).reshape(x.shape)  # one token of W, or T of one
+        positions = state.positions(x.shape[1])  # (1 or B, T)
+        aligned = unfold(state.source.states, state.source.lengths, positions, self.ratio)  # (B, T, D)
+        aligned = self.tap("source", aligned, "W z_t")
+        return (x.reshape(len(aligned), -1, x.shape[2]) + aligned).reshape(x.shape)  # T = 1 or W = 1

@@ -1,1 +1,1 @@
-"""Feed-forward encoders and decoders that see a fixed window (Bengio et al. 2003)."""
+"""Feed-forward encoders and decoders over a fixed window (Bengio et al. 2003)."""

@@ -1,4 +1,4 @@
-"""The configs of models that see a fixed number of tokens: feed-forward nets and n-gram counts. Free of torch."""
+"""Configs of models with a fixed context: feed-forward nets and n-gram counts. Free of torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sightline.recipe.schema import Probability
 
 
 class WindowConfig(BodyConfig):
-    """A feed-forward net over a fixed window of tokens (Bengio et al. 2003); it sees nothing outside the window."""
+    """A feed-forward net over a fixed window of tokens (Bengio et al. 2003)."""
 
     kind: Literal["window"] = "window"
-    size: int = Field(4, ge=1, description="tokens seen: the last ones (decoder), or as many on each side (encoder)")
+    size: int = Field(4, ge=1, description="tokens in the window: the last ones (decoder), or on each side (encoder)")
     layers: int = Field(1, ge=1, description="number of hidden layers")
-    hidden: int | None = Field(None, ge=1, description="their width; by default twice the model's")
+    hidden: int | None = Field(None, ge=1, description="width of the hidden layers; by default twice the model's")
     dropout: Probability = Field(0.1, description="share of features dropped between layers, in training")
 
     def describe(self) -> str:
