@@ -192,7 +192,7 @@ def test_spans_take_turns_from_the_bottom_layer_on() -> None:
         (
             {"pattern": [{"kind": "full"}, {"kind": "local"}]},
             "alibi",
-            "attention.pattern: local never looks at most of them",
+            "attention.pattern: local skips most of them",
         ),
         ({"pattern": []}, "none", "at least 1 item"),
     ],

@@ -1,8 +1,7 @@
-"""The model that a recipe describes, with initial weights or without.
+"""Build the model of a recipe, with initial weights or without.
 
-Building and drawing weights are separate steps (layers/initialization.py): `with torch.device("meta")`, `build_model`
-takes neither memory nor random numbers, which is enough to count parameters, to shard a model before it exists, and to
-load one.
+Under `torch.device("meta")` (layers/initialization.py) `build_model` allocates no memory and draws no random numbers:
+enough to count parameters, to shard a model, and to load weights.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from sightline.text.vocabulary import Vocabulary
 
 
 def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
-    """The model of a recipe on the default device, its weights drawn from the recipe's seed (not on `meta`)."""
+    """Build the model of a recipe on the default device, with weights drawn from the recipe's seed (not on `meta`)."""
     if torch.get_default_device().type != "meta":
         torch.manual_seed(step_seed(recipe.seed, 0))
     model = _model_of_task(recipe, vocabulary)
@@ -36,13 +35,13 @@ def build_model(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
 
 
 def initialize_model(model: nn.Module, recipe: Recipe) -> None:
-    """Draw the weights of a model that was built on `meta`: those `build_model` draws on the CPU."""
+    """Draw the weights of a model that was built on `meta`: the same as those of `build_model` on the CPU."""
     torch.manual_seed(step_seed(recipe.seed, 0))
     initialize(model)
 
 
 def build_for_loading(recipe: Recipe, vocabulary: Vocabulary) -> nn.Module:
-    """The model of a recipe on the CPU with uninitialized weights, to be filled by `load_parameters`."""
+    """Build the model of a recipe on the CPU with uninitialized weights, for `load_parameters`."""
     with torch.device("meta"):
         model = build_model(recipe, vocabulary)
     materialize(model)

@@ -1,13 +1,13 @@
-"""Gradient checkpointing: layers keep only their inputs and are recomputed in the backward pass (Chen et al. 2016).
+"""Gradient checkpointing: layers save only their inputs and are recomputed in the backward pass (Chen et al. 2016).
 
-A step then needs the memory of one layer and of the inputs of all layers, and about a third more work. Random numbers
-are the same both times, so the gradients are those of a plain step.
+A step needs the memory of one layer plus the inputs of all layers, and about a third more time. Gradients do not
+change, because recomputation uses the same random numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,12 +20,12 @@ from sightline.layers.tap import TapModule
 
 
 class CheckpointedStack(nn.Module):
-    """A stack whose layers can be recomputed in training."""
+    """A stack of layers with optional gradient checkpointing."""
 
     gradient_checkpointing = False
 
     def run_layer(self, layer: nn.Module, run: Callable[..., Any], *arguments: Any) -> Any:
-        """run(*arguments), where `run` is `layer` or a method of it. A recorded layer is not recomputed."""
+        """run(*arguments), where `run` is `layer` or a method of it. Recorded layers are not checkpointed."""
         if not (self.gradient_checkpointing and self.training and torch.is_grad_enabled()):
             return run(*arguments)
         recorded = any(isinstance(module, TapModule) and module.any_recorded for module in layer.modules())
@@ -33,16 +33,16 @@ class CheckpointedStack(nn.Module):
 
 
 def enable_gradient_checkpointing(model: nn.Module) -> None:
-    """From now on the stacks of a model keep only the inputs of their layers."""
+    """Enable gradient checkpointing in all stacks of a model."""
     for module in model.modules():
         if isinstance(module, CheckpointedStack):
             module.gradient_checkpointing = True
 
 
 def checkpointed(layer: nn.Module, run: Callable[..., Any], *arguments: Any) -> Any:
-    """run(*arguments), to be run again for its gradient.
+    """run(*arguments) with recomputation in the backward pass.
 
-    Auxiliary losses are collected once, and running averages of norms are updated once.
+    Auxiliary losses are collected, and running averages of norms updated, in the forward pass only.
     """
     collecting = {
         path: module
@@ -66,19 +66,15 @@ def checkpointed(layer: nn.Module, run: Callable[..., Any], *arguments: Any) -> 
     return result
 
 
-def _frozen_averages(layer: nn.Module) -> AbstractContextManager[None]:
-    """Batch norms update copies of their running averages inside the block."""
-
-    @contextmanager
-    def block() -> Iterator[None]:
-        norms = [module for module in layer.modules() if isinstance(module, BatchNorm)]
-        before = [(norm.mean, norm.variance) for norm in norms]
-        for norm in norms:
-            norm.mean, norm.variance = norm.mean.clone(), norm.variance.clone()
-        try:
-            yield
-        finally:
-            for norm, (mean, variance) in zip(norms, before, strict=True):
-                norm.mean, norm.variance = mean, variance
-
-    return block()
+@contextmanager
+def _frozen_averages(layer: nn.Module) -> Iterator[None]:
+    """Restore the running averages of batch norms after the block."""
+    norms = [module for module in layer.modules() if isinstance(module, BatchNorm)]
+    before = [(norm.mean, norm.variance) for norm in norms]
+    for norm in norms:
+        norm.mean, norm.variance = norm.mean.clone(), norm.variance.clone()
+    try:
+        yield
+    finally:
+        for norm, (mean, variance) in zip(norms, before, strict=True):
+            norm.mean, norm.variance = mean, variance

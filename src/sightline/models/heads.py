@@ -13,18 +13,18 @@ from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
 from sightline.models.protocol import ENCODERS, EncoderModel, Memory
-from sightline.recipe.model import ModelConfig, PoolingConfig
+from sightline.recipe.model import ModelConfig
 
 
 def build_source_embedding(recipe: ModelConfig, pieces: Sequence[str]) -> Embedding:
-    """The embedding of a model over labels, with a CNN over characters if the recipe has one."""
+    """Build the embedding of a label model, with a CNN over characters if the recipe has one."""
     if (cnn := recipe.character_cnn) is None:
         return Embedding(len(pieces), recipe.width)
     return CharacterEmbedding(pieces, recipe.width, character_width=cnn.width, channels=cnn.channels, window=cnn.window)
 
 
 class LabelModel(EncoderModel):
-    """Base of taggers and classifiers: embeddings, an encoder, and an output layer over the labels."""
+    """Base class of taggers and classifiers: embeddings, an encoder, and an output layer over the labels."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int, features: int) -> None:
         super().__init__()
@@ -42,16 +42,16 @@ class Tagger(LabelModel):
         assert recipe.encoder is not None
         self.dropout = Dropout(getattr(recipe.encoder, "dropout", 0.0))
 
-    def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
+    def forward(self, source: Tensor, layout: Layout, decoder_input: None = None, target_layout: None = None) -> Tensor:
         """Tokens (B, S) or (N,) → features (…, D)."""
         return self.dropout(self.encode(source, layout).states)
 
 
 def pool(memory: Memory, kind: str) -> Tensor:
-    """States of each sequence → one vector (B, D).
+    """Pool the states of each sequence to (B, D): mean or max over tokens, `last` or `class`.
 
-    `last`: the final state in each direction (of a Transformer: the state of the last token). `class`: the state of the
-    class token before all others.
+    `last`: the final states of a recurrent encoder, else the state of the last token. `class`: the state of the first
+    token.
     """
     if kind == "last" and memory.finals is not None:
         return memory.finals[:, -1]
@@ -67,13 +67,13 @@ def pool(memory: Memory, kind: str) -> Tensor:
 
 
 class ClassificationHead(TapModule):
-    """A small network on the pooled vector: tanh(W p + b)."""
+    """tanh(W p + b) of the pooled vector p."""
 
-    def __init__(self, recipe: PoolingConfig, width: int) -> None:
+    def __init__(self, width: int, *, kind: str, hidden: int, dropout: float) -> None:
         super().__init__()
-        self.kind = recipe.kind
-        self.hidden = Linear(width, recipe.hidden or width)
-        self.dropout = Dropout(recipe.dropout)
+        self.kind = kind
+        self.hidden = Linear(width, hidden)
+        self.dropout = Dropout(dropout)
 
     def forward(self, memory: Memory) -> Tensor:
         pooled = self.tap("pooled", pool(memory, self.kind), f"{self.kind}(h_1 … h_S)")
@@ -82,24 +82,21 @@ class ClassificationHead(TapModule):
 
 
 class Classifier(LabelModel):
-    """One label per text: pooled states, a small network, softmax."""
+    """One label per text: softmax(W f + b) of the features f of a classification head."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
-        super().__init__(recipe, pieces, labels, recipe.pooling.hidden or recipe.width)
-        self.pooling = ClassificationHead(recipe.pooling, recipe.width)
+        pooling, hidden = recipe.pooling, recipe.pooling.hidden or recipe.width
+        super().__init__(recipe, pieces, labels, hidden)
+        self.pooling = ClassificationHead(recipe.width, kind=pooling.kind, hidden=hidden, dropout=pooling.dropout)
 
-    def forward(self, source: Tensor, layout: Layout, given: None = None, target_layout: None = None) -> Tensor:
+    def forward(self, source: Tensor, layout: Layout, decoder_input: None = None, target_layout: None = None) -> Tensor:
         """Tokens (B, S) or (N,) → features (B, D)."""
-        features: Tensor = self.pooling(self.encode(source, layout))
-        return features
+        return self.pooling(self.encode(source, layout))
 
 
 class MaskedLM(EncoderModel):
-    """p(token | the text around it) at masked positions: softmax(W h_t + b) (Devlin et al. 2019).
-
-    Its parts have the same names as in taggers, classifiers and translators, for `init_from`.
-    """
+    """p(token | context) at masked positions: softmax(W h_t + b) (Devlin et al. 2019)."""
 
     def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
@@ -109,8 +106,8 @@ class MaskedLM(EncoderModel):
         self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.source_embedding)
 
     def forward(
-        self, source: Tensor, layout: Layout, places: Tensor | None = None, target_layout: None = None
+        self, source: Tensor, layout: Layout, positions: Tensor | None = None, target_layout: None = None
     ) -> Tensor:
-        """Tokens (B, S) or (N,) → features (…, D); with places (A,) among all tokens of the batch, of those (A, D)."""
+        """Tokens (B, S) or (N,) → features (…, D), or (A, D) at these positions (A,) among all tokens of the batch."""
         states = self.encode(source, layout).states
-        return states if places is None else states.reshape(-1, states.shape[-1]).index_select(0, places)
+        return states if positions is None else states.reshape(-1, states.shape[-1]).index_select(0, positions)

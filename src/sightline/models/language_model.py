@@ -1,4 +1,4 @@
-"""Models without an encoder: language models, and translation with source and target in one sequence."""
+"""Models without an encoder: language models, and seq2seq with source and target in one sequence."""
 
 from __future__ import annotations
 
@@ -49,21 +49,23 @@ class LanguageModel(ScoringModel):
         weight = self.embedding.weight
         return torch.empty(0, weight.shape[1], dtype=weight.dtype, device=weight.device)
 
-    def forward(self, source: Tensor | None, source_layout: Layout | None, given: Tensor, layout: Layout) -> Tensor:
+    def forward(
+        self, source: Tensor | None, source_layout: Layout | None, decoder_input: Tensor, layout: Layout
+    ) -> Tensor:
         """Features for every token of whole texts (teacher forcing)."""
-        features, _ = self.advance(given, self.begin_empty(layout.batch), layout)
+        features, _ = self.advance(decoder_input, self.begin_empty(layout.batch), layout)
         return features
 
 
 class DecoderOnly(LanguageModel):
-    """p(target | source) with one decoder for both: source, end mark, start mark, target in one sequence.
+    """p(target | source) with one decoder over the sequence source, end token, start token, target.
 
-    In training the whole sequence is the decoder input. In decoding the source is the prefix of the KV cache (prefill),
-    and the start mark, with which decoding begins, separates it from the target.
+    In training the whole sequence is the decoder input. Decoding prefills the KV cache with the source, and generates
+    from the start token.
     """
 
     def encode(self, source: Tensor, layout: Layout) -> Memory:
-        """Tokens (B, S) → their vectors."""
+        """Tokens (B, S) → memory of their embeddings."""
         return Memory(self.embedding(source), layout)
 
     def begin(self, memory: Memory) -> Any:

@@ -11,17 +11,14 @@ from torch import Tensor, nn
 from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
 from sightline.layers.embedding import Embedding, Output
 from sightline.layers.layout import Layout, Padded
-from sightline.models.protocol import DECODERS, ENCODERS, EncoderModel, Memory, join_masks, join_rows
+from sightline.models.protocol import DECODERS, ENCODERS, EncoderModel, Memory, join_masks, join_rows, keep_rows
 from sightline.recipe.model import ModelConfig
 from sightline.text.copying import CopyForms
 from sightline.text.tokenizer import PAD, UNK
 
 
 class Seq2Seq(EncoderModel):
-    """p(target | source), token by token.
-
-    Losses are computed outside (layers/losses.py): the model returns features, `logits` the scores of all tokens.
-    """
+    """p(target | source), token by token. Returns features; `logits` maps them to scores of all tokens."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("encode", "begin", "advance", "logits")
 
@@ -38,7 +35,7 @@ class Seq2Seq(EncoderModel):
         self.longest: int | None = self.decoder.longest
 
     def begin(self, memory: Memory) -> Any:
-        """Where decoding starts."""
+        """The decoder state before the first token."""
         return self.decoder.begin(memory)
 
     def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
@@ -47,7 +44,7 @@ class Seq2Seq(EncoderModel):
         return features, state
 
     def forward(self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout) -> Tensor:
-        """Features for every target position, given the source and the target shifted right."""
+        """Features for every position of the labels, from the source and the decoder input (teacher forcing)."""
         features, _ = self.advance(target, self.begin(self.encode(source, source_layout)), target_layout)
         return features
 
@@ -61,7 +58,7 @@ def parameter_count(model: nn.Module) -> int:
 class TokenMemory(Memory):
     """Memory with the source tokens."""
 
-    tokens: Tensor | None = None  # (B, S), or (N,) if nothing is generated
+    tokens: Tensor | None = None  # (B, S) or (N,)
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class CopyingState:
     keys: Tensor  # (B, S, D) of the copy attention
     states: Tensor  # (B, S, D)
     tokens: Tensor  # (B, S)
-    copied: Tensor  # (B, C) the ids under which they are copied
+    copied: Tensor  # (B, C) ids under which tokens are copied
     mask: Tensor | None  # (B, S)
 
     def select(self, parents: Tensor) -> CopyingState:
@@ -80,12 +77,11 @@ class CopyingState:
 
     def keep(self, sentences: Tensor) -> CopyingState:
         parts = (self.keys, self.states, self.tokens, self.copied)
-        keys, states, tokens, copied = (part.index_select(0, sentences) for part in parts)
-        mask = None if self.mask is None else self.mask.index_select(0, sentences)
-        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
+        kept = (part.index_select(0, sentences) for part in parts)
+        return CopyingState(self.decoder.keep(sentences), *kept, keep_rows(self.mask, sentences))
 
     def append(self, other: CopyingState) -> CopyingState:
-        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # per source token: one or two
+        forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # one or two per source token
         copied = join_rows(*(each.copied.unflatten(1, (forms, -1)) for each in (self, other)), dim=2, fill=PAD)
         return CopyingState(
             self.decoder.append(other.decoder),
@@ -125,21 +121,20 @@ class CopyingSeq2Seq(Seq2Seq):
         """Tokens (B·W, 1) or (B, T) → log-probabilities (…, V + X) of the tokens after them."""
         features, copies, state = self.attend_copies(tokens, state, layout)
         scores = super().logits(features).reshape(len(copies.tokens), -1, self.size)  # (B, W or T, V)
-        operands = {"logits": scores, **copies._asdict()}
         logs = self.tap(
             "mixture",
             mixed_log_probabilities(scores, copies),
             "log(p_gen softmax(logits) + (1 − p_gen) Σ a)",
             ["logits", "copying.p_gen", "copying.weights" if self.forms is None else "copying.forms"],
             "copy_mixture",
-            operands,
+            {"logits": scores, **copies._asdict()},
         )
         return logs.reshape(*tokens.shape, -1), state
 
     def attend_copies(
         self, tokens: Tensor, state: CopyingState, layout: Layout | None = None
     ) -> tuple[Tensor, Copies, CopyingState]:
-        """Features of the decoder (…, D) after these tokens, and the copy distribution."""
+        """Decoder features (…, D) after these tokens, the copy distribution, and the new state."""
         before = self.target_embedding(self._copied(tokens, state.tokens))
         features, decoder = self.decoder.advance(before, state.decoder, layout)
         sentences = len(state.tokens)
@@ -153,11 +148,11 @@ class CopyingSeq2Seq(Seq2Seq):
         return features, Copies(gate, weights, state.copied), replace(state, decoder=decoder)
 
     def logits(self, features: Tensor) -> Tensor:
-        """The features of this model are log-probabilities already."""
+        """The identity: features are log-probabilities already."""
         return features
 
     def _copied(self, tokens: Tensor, source: Tensor) -> Tensor:
-        """Tokens (B·W, 1) or (B, T) with copies from the source (B, S) replaced by ids of the vocabulary."""
+        """Replace copied tokens in (B·W, 1) or (B, T) by the vocabulary ids of their source tokens (B, S)."""
         rows = tokens.reshape(len(source), -1)
         places = ((rows - self.size) // 2).clamp(min=0, max=source.shape[1] - 1)
         copied = torch.where(rows < self.size, rows, source.gather(1, places))

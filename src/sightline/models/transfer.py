@@ -1,9 +1,8 @@
-"""`init_from`: which weights of one model can initialize another, by name, shape and the meaning of rows.
+"""`init_from`: which weights of one model can initialize another.
 
-Encoders, decoders and embeddings have the same names in every model, so they are taken layer by layer, each as a
-whole or not at all. Encoders and decoders declare their layers and the parts that see a source (protocol.py). Tables
-with a row for each token (embeddings, output layers) fit where the tokens are the same, or where our first tokens are
-all of theirs; further rows are new.
+Layers of encoders and decoders are loaded whole or not at all, matched by name and shape. Encoders and decoders declare
+their layers and the parts that see a source (protocol.py). Tables with a row for each token (embeddings, output layers)
+match if the tokens of the other model are the first tokens of this one; additional rows are new.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from torch import Tensor
 
 from sightline.recipe.model import Part
 
-Pieces = Mapping[str, Sequence[str]]  # the tokens of the `source` and the `target` side
-Bodies = Mapping[str, Any]  # the `encoder` and the `decoder`, where there are such, or their classes: `Layered` ones
+Pieces = Mapping[str, Sequence[str]]  # tokens of `source` and `target`
+Bodies = Mapping[str, Any]  # `encoder` and `decoder`: modules or classes that are `Layered`
 
 _SIDES = {
     "source_embedding.weight": "source",
@@ -28,16 +27,12 @@ _SIDES = {
     "output.weight": "target",
     "output.bias": "target",
 }
-_ALIKE = {  # other sources of a table, in this order
+_ALTERNATIVES = {  # other sources of a table, in this order
     "source_embedding.weight": ("target_embedding.weight", "embedding.weight"),
     "target_embedding.weight": ("embedding.weight", "source_embedding.weight"),
     "embedding.weight": ("target_embedding.weight", "source_embedding.weight"),
 }
-_TIED = (
-    "target_embedding.weight",
-    "embedding.weight",
-    "source_embedding.weight",
-)  # sources of a tied output layer
+_TIED = ["target_embedding.weight", "embedding.weight", "source_embedding.weight"]  # sources of a tied output layer
 _NUMBERED = re.compile(r"^(?:encoder|decoder)\.(?:\w+\.)*?\d+(?=\.|$)")  # a module in a list
 
 
@@ -50,20 +45,20 @@ def part(name: str) -> Part:
 
 
 def _under(path: str, name: str) -> bool:
-    """Whether a name is below a path, in which `*` is any number."""
-    own, steps = name.split("."), path.split(".")
-    pairs = zip(steps, own, strict=False)
-    return len(own) >= len(steps) and all(step == there or (step == "*" and there.isdecimal()) for step, there in pairs)
+    """True if a name is below a path, in which `*` matches any number."""
+    names, steps = name.split("."), path.split(".")
+    pairs = zip(steps, names, strict=False)
+    return len(names) >= len(steps) and all(step == own or (step == "*" and own.isdecimal()) for step, own in pairs)
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What one model takes from another."""
+    """Weights that one model loads from another."""
 
     taken: dict[str, str]  # own name → name in the other model
-    new: tuple[str, ...]  # own names
+    new: tuple[str, ...]  # own names without a source
     left: tuple[str, ...]  # unused names of the other model
-    rows: dict[str, int]  # new rows of own tables
+    rows: dict[str, int]  # number of new rows of own tables
 
 
 @dataclass(frozen=True)
@@ -76,16 +71,16 @@ class ModelWeights:
 
     @property
     def reads(self) -> bool:
-        """Whether its decoder attends to an encoder."""
+        """True if the model has an encoder."""
         return "encoder" in self.bodies
 
     def sees_source(self, name: str) -> bool:
-        """Whether a decoder without a source lacks this weight."""
+        """True if decoders without a source lack this weight."""
         side, _, rest = name.partition(".")
         return side == "decoder" and any(_under(path, rest) for path in self.bodies[side].sees_source)
 
     def unit(self, name: str) -> str:
-        """The unit of this weight, which is taken as a whole: encoder.layers.0, decoder.norm, output, …"""
+        """The unit of this weight, which is loaded as a whole: encoder.layers.0, decoder.norm, output, …"""
         side, *rest = name.split(".")
         if side not in self.bodies:
             return side
@@ -95,8 +90,8 @@ class ModelWeights:
 
 
 def plan_transfer(own: ModelWeights, theirs: ModelWeights, parts: Collection[Part] | None = None) -> Transfer:
-    """Everything that fits of these parts; None: of all parts."""
-    found: dict[str, str] = {}
+    """Match the weights of these parts; None: of all parts."""
+    taken: dict[str, str] = {}
     units: dict[str, list[str]] = {}
     for name in own.weights:
         if parts is None or part(name) in parts:
@@ -105,13 +100,13 @@ def plan_transfer(own: ModelWeights, theirs: ModelWeights, parts: Collection[Par
         sources = {name: _origin(name, own, theirs) for name in names}
         needed = [name for name in names if theirs.reads or not own.sees_source(name)]
         if needed and all(sources[name] is not None for name in needed):
-            found |= {name: source for name, source in sources.items() if source is not None}
-    used = set(found.values())
+            taken |= {name: source for name, source in sources.items() if source is not None}
+    used = set(taken.values())
     return Transfer(
-        taken=found,
-        new=tuple(name for name in own.weights if name not in found),
+        taken=taken,
+        new=tuple(name for name in own.weights if name not in taken),
         left=tuple(name for name in theirs.weights if name not in used),
-        rows={name: _more_rows(own.weights[name], theirs.weights[source]) for name, source in found.items()},
+        rows={name: _more_rows(own.weights[name], theirs.weights[source]) for name, source in taken.items()},
     )
 
 
@@ -120,10 +115,10 @@ def _more_rows(own: Tensor, theirs: Tensor) -> int:
 
 
 def _origin(name: str, own: ModelWeights, theirs: ModelWeights) -> str | None:
-    """The weight of the other model that fits this one, if there is one."""
-    names = [name, *_ALIKE.get(name, ())]
+    """The weight of the other model that matches this one; None if there is none."""
+    names = [name, *_ALTERNATIVES.get(name, ())]
     if name == "output.weight" and name not in theirs.weights:
-        names = list(_TIED)
+        names = _TIED
     return next((other for other in names if other in theirs.weights and _fits(name, own, other, theirs)), None)
 
 
@@ -131,17 +126,16 @@ def _fits(name: str, own: ModelWeights, other: str, theirs: ModelWeights) -> boo
     mine, its = own.weights[name], theirs.weights[other]
     side = _SIDES.get(name)
     if side is None:
-        spelled = name.startswith("source_embedding.")  # character ids depend on the tokens
-        same = not spelled or own.pieces["source"] == theirs.pieces["source"]
-        return same and mine.shape == its.shape
+        by_character = name.startswith("source_embedding.")  # character ids depend on the tokens
+        return mine.shape == its.shape and (not by_character or own.pieces["source"] == theirs.pieces["source"])
     rows = list(theirs.pieces[_SIDES[other]])
     return mine.shape[1:] == its.shape[1:] and len(its) == len(rows) and list(own.pieces[side][: len(rows)]) == rows
 
 
 def not_taken(plan: Transfer, own: ModelWeights, theirs: ModelWeights, named: Part) -> list[str]:
-    """Why a part cannot be taken as a whole: own weights without a source, and unused weights of theirs.
+    """Reasons why a part cannot be loaded as a whole: own weights without a source, and unused weights of the other.
 
-    Only one of two decoders may attend to a source: then its cross-attention is new, or unused.
+    If only one of two decoders sees a source, its cross-attention may be new, or unused.
     """
     if not any(part(name) == named for name in own.weights):
         return [f"this model has no {named}"]
@@ -165,21 +159,21 @@ def _reason(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
 
 @torch.no_grad()
 def transfer(plan: Transfer, own: Mapping[str, Any], theirs: Mapping[str, Tensor]) -> None:
-    """Copy the planned weights; new rows stay as they are."""
+    """Copy the matched weights; new rows do not change."""
     for name, source in plan.taken.items():
         weight, its = own[name], theirs[source]
         (weight if weight.shape == its.shape else weight[: len(its)]).copy_(its)
 
 
 def summary(names: Iterable[str]) -> str:
-    """`encoder.layers.0 to 5, encoder.norm, output` for all of their weights."""
+    """Summarize names of weights: `encoder.layers.0 to 5, encoder.norm, output`."""
     bodies: dict[str, list[int]] = {}
     for name in names:
-        found = _NUMBERED.match(name)
-        if found is None:
+        match = _NUMBERED.match(name)
+        if match is None:
             bodies.setdefault(".".join(name.split(".")[: 2 if part(name) in ("encoder", "decoder") else 1]), [])
             continue
-        head, _, number = found[0].rpartition(".")
+        head, _, number = match[0].rpartition(".")
         if int(number) not in bodies.setdefault(head, []):
             bodies[head].append(int(number))
     return ", ".join(_layers(name, numbers) for name, numbers in bodies.items())

@@ -1,8 +1,7 @@
-"""The weights of a model by name: reading, copying, and translating names and layouts of other formats.
+"""The weights of a model by name: loading, copying, and name maps for other formats.
 
-`NameMap` is the one mechanism for other names: a list of rules, applied in order and invertible. Old run folders
-(`OLD_NAMES`), starts from other runs, and exchange formats use it. In a pattern, `*` stands for one part of a dotted
-name and a final `**` for the rest of it:
+A `NameMap` is an invertible list of rules. Old run folders (`OLD_NAMES`) and exchange formats use it. In a pattern, `*`
+matches one part of a dotted name and `**` one or more:
 
     NameMap(Rename("decoder.layers.*.cross.**", "decoder.layers.*.cross_attention.**"))
 """
@@ -24,18 +23,18 @@ Weights = Mapping[str, Tensor]
 
 
 class Rule(Protocol):
-    """One change of names or layouts. Scalars, as the step counts of an optimizer, change their names alone."""
+    """A change of names or layouts. Scalars (step counts of an optimizer) change their names only."""
 
     def apply(self, weights: Weights) -> dict[str, Tensor]:
         """The weights under their new names; weights that match no pattern are unchanged."""
 
     def inverse(self) -> Rule:
-        """The rule that undoes this one."""
+        """The inverse rule."""
 
 
 @dataclass(frozen=True)
 class Rename:
-    """`old` becomes `new`; both patterns have the same wildcards."""
+    """Rename `old` to `new`; both patterns have the same wildcards."""
 
     old: str
     new: str
@@ -49,7 +48,7 @@ class Rename:
 
 @dataclass(frozen=True)
 class Split:
-    """One tensor becomes several along a dimension: in equal parts, or in the proportions of `shares`."""
+    """Split a tensor along a dimension, in equal parts or in proportion to `shares`."""
 
     whole: str
     parts: tuple[str, ...]
@@ -83,12 +82,12 @@ class Split:
 
 @dataclass(frozen=True)
 class Join:
-    """Several tensors become one along a dimension."""
+    """Concatenate tensors along a dimension."""
 
     parts: tuple[str, ...]
     whole: str
     dim: int = 0
-    shares: tuple[int, ...] | None = None  # proportions of the parts, which the inverse needs if they differ
+    shares: tuple[int, ...] | None = None  # proportions of unequal parts, for the inverse
 
     def apply(self, weights: Weights) -> dict[str, Tensor]:
         result = dict(weights)
@@ -110,7 +109,7 @@ class Join:
 
 @dataclass(frozen=True)
 class Transpose:
-    """The last two dimensions of a tensor are exchanged."""
+    """Transpose the last two dimensions of a tensor."""
 
     name: str
 
@@ -123,7 +122,7 @@ class Transpose:
 
 @dataclass(frozen=True)
 class Reshape:
-    """A tensor of shape `before` gets the shape `after`; at most one size of each may be -1."""
+    """Reshape a tensor from shape `before` to shape `after`; at most one size of each is -1."""
 
     name: str
     before: tuple[int, ...]
@@ -137,7 +136,7 @@ class Reshape:
 
 
 class NameMap:
-    """Rules applied one after the other."""
+    """Rules that are applied in order."""
 
     def __init__(self, *rules: Rule) -> None:
         self.rules = rules
@@ -150,7 +149,7 @@ class NameMap:
         return result
 
     def inverse(self) -> NameMap:
-        """The map back."""
+        """The inverse map."""
         return NameMap(*(rule.inverse() for rule in reversed(self.rules)))
 
 
@@ -161,7 +160,7 @@ def _pattern(pattern: str) -> re.Pattern[str]:
 
 
 def _renamed(name: str, old: str, new: str) -> str | None:
-    """The name that a pattern gives this one, or None where it does not match."""
+    """The new name, or None if the name does not match `old`."""
     match = _pattern(old).fullmatch(name)
     if match is None:
         return None
@@ -203,9 +202,9 @@ OLD_NAMES = NameMap(*(Rename(old, new) for old, new in _OLD_MODULES))
 
 
 def current_path(path: str) -> str:
-    """A path in a model under the names of this version: `decoder.0.cross` → `decoder.0.cross_attention`.
+    """Translate a path of an earlier version: `decoder.0.cross` → `decoder.0.cross_attention`.
 
-    For names that users write: traced tensors, heads, parts to freeze.
+    For names that users write: traced tensors, heads, modules to freeze.
     """
     for old, new in _OLD_PARTS:
         path = re.sub(rf"(?<![^.]){re.escape(old)}(?![^.])", new, path)
@@ -241,18 +240,18 @@ def load_weights(file: Path) -> dict[str, Tensor]:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters of a model, shared ones once, and the buffers that are saved with it (averages of batch norms)."""
+    """The parameters of a model, tied ones once, and its persistent buffers (averages of batch norms)."""
     saved = model.state_dict().keys()
     return dict(model.named_parameters()) | {name: part for name, part in model.named_buffers() if name in saved}
 
 
 def parameters_of(model: nn.Module) -> dict[str, Tensor]:
-    """The weights on the host, contiguous, as they are saved."""
+    """The weights on the CPU, contiguous, for saving."""
     return {name: parameter.detach().cpu().contiguous() for name, parameter in weights_of(model).items()}
 
 
 def load_parameters(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into the model; names and shapes must be the model's own."""
+    """Copy weights into the model; names and shapes must match."""
     own = weights_of(model)
     missing, extra = sorted(set(own) - set(weights)), sorted(set(weights) - set(own))
     if missing or extra:

@@ -1,4 +1,4 @@
-"""The configs of recurrent encoders and decoders. Free of torch."""
+"""Configs of recurrent encoders and decoders. Free of torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SkipConnections = Annotated[
 
 
 class RecurrentConfig(BodyConfig):
-    """What recurrent encoders and decoders share."""
+    """Base of the configs of recurrent encoders and decoders."""
 
     recurrent: ClassVar[bool] = True
 
@@ -39,7 +39,7 @@ class RecurrentConfig(BodyConfig):
     def _experts_fit(self) -> RecurrentConfig:
         if self.experts is not None and self.layers < 2:
             raise ValueError(
-                f"experts stand between recurrent layers, and there is {self.layers}; set layers to 2 or more"
+                f"experts are between recurrent layers, and there is {self.layers}; set layers to 2 or more"
             )
         return self
 
@@ -49,7 +49,7 @@ class RecurrentConfig(BodyConfig):
 
 
 class RecurrentEncoderConfig(RecurrentConfig):
-    """A stack of recurrent layers that reads the source."""
+    """A stack of recurrent layers over the source."""
 
     kind: Literal["recurrent"] = "recurrent"
     bidirectional: bool = Field(True, description="read the source backwards, too")
@@ -61,7 +61,7 @@ class RecurrentEncoderConfig(RecurrentConfig):
 
     @property
     def splits_width(self) -> bool:
-        """Whether a layer reads in both directions, each with half the width."""
+        """True if some layer is bidirectional, with half the width for each direction."""
         return self.bidirectional and self.directions != "alternating"
 
     @property
@@ -95,13 +95,13 @@ class RecurrentEncoderConfig(RecurrentConfig):
 
 
 class AttentionConfig(Section):
-    """Attention of a recurrent decoder to the encoder's states."""
+    """Cross-attention of a recurrent decoder."""
 
     kind: str = Field("additive", description="the score function; none: the decoder only starts from a vector")
 
 
 class NoAttentionConfig(AttentionConfig):
-    """No attention: the decoder knows of the source only the vector that it starts from."""
+    """No attention: the decoder gets the source as its initial state only."""
 
     kind: Literal["none"] = "none"
 
@@ -113,7 +113,7 @@ else:
 
 
 class RecurrentDecoderConfig(RecurrentConfig):
-    """A stack of recurrent layers that writes the target, with attention to the source."""
+    """A stack of recurrent layers over the target, with attention to the source."""
 
     kind: Literal["recurrent"] = "recurrent"
     attention: SourceAttention = Field(
@@ -148,8 +148,8 @@ class RecurrentDecoderConfig(RecurrentConfig):
     def _parts_need_attention(self) -> RecurrentDecoderConfig:
         if self.experts is not None and self.input_feeding and self.attention_from == "top":
             raise ValueError(
-                "experts share out all tokens of a batch at once, and input_feeding: true with attention_from: top "
-                "gives them one token a sentence; set input_feeding: false or attention_from: bottom"
+                "experts take all tokens of a batch at once, and input_feeding: true with attention_from: top "
+                "gives them one token per sentence; set input_feeding: false or attention_from: bottom"
             )
         if self.input_feeding and self.attention.kind == "none":
             raise ValueError("input_feeding: true needs an attention; set attention.kind or input_feeding: false")

@@ -15,23 +15,30 @@ from sightline.layers.feedforward import ExpertsBetween, build_experts
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.linear import Linear
 from sightline.layers.recurrent import BackwardRecurrence, Hidden, Recurrence, build_skip_connection
-from sightline.layers.scores import build_score
+from sightline.layers.scores import AttentionScore, build_score
 from sightline.layers.tap import TapModule
-from sightline.models.protocol import Memory, join_masks, join_optional, join_rows
+from sightline.models.protocol import (
+    Memory,
+    check_step,
+    join_masks,
+    join_optional,
+    join_rows,
+    keep_rows,
+    select_hypotheses,
+)
 from sightline.models.recurrent.config import AttentionConfig, RecurrentDecoderConfig, RecurrentEncoderConfig
 
 
 class RecurrentStack(TapModule):
-    """Recurrent layers and the skip connections over them: the base of encoder and decoder.
+    """Base class of encoder and decoder: recurrent layers with skip connections.
 
     h_k = recurrence_k(x_k), x_{k+1} = skip_k(x_k, h_k), from the input x_1 to the output x_{L+1}. Skip connections:
 
     - none: x_{k+1} = h_k.
     - residual: x_{k+1} = h_k + x_k from the third layer on (Wu et al. 2016, §3.1).
-    - fast-forward: x_{k+1} = W_k [x_k ; h_k] (Zhou et al. 2016, §3.1, where x is called f). Simplified: in the
-      paper f is the input of the gates itself, four times as wide, of which the next layer's map sees half; here it has
-      the width of the model, and the recurrence maps it to the gates. Output layer and attention see x_{L+1}, in the
-      paper [f ; h] of the top layer.
+    - fast-forward: x_{k+1} = W_k [x_k ; h_k] (Zhou et al. 2016, §3.1, with f for x). Simplified: in the paper f is the
+      input of the gates, four times as wide, of which the next layer reads half, and output layer and attention read
+      [f ; h] of the top layer instead of x_{L+1}.
 
     Dropout applies to the input of each recurrence, not to the skip connection.
     """
@@ -53,10 +60,9 @@ class RecurrentStack(TapModule):
 class RecurrentEncoder(RecurrentStack):
     """Recurrent encoder.
 
-    In a bidirectional layer each direction has half the width, and both are concatenated. With `directions: bottom`
-    only the lowest layer is bidirectional, the others read forwards (Wu et al. 2016, §3.2, with both directions of full
-    width); with `alternating` layers read forwards and backwards in turns (Zhou et al. 2016, §3.2, who concatenate two
-    such stacks; here there is one).
+    Bidirectional layers concatenate two directions of half the width. `directions: bottom`: only the lowest layer is
+    bidirectional (Wu et al. 2016, §3.2, there with full width for each direction). `alternating`: layers read forwards
+    and backwards in turns (Zhou et al. 2016, §3.2, who concatenate two such stacks).
     """
 
     def __init__(self, recipe: RecurrentEncoderConfig, width: int) -> None:
@@ -84,7 +90,7 @@ Direction = Literal["forward", "backward", "both"]
 
 
 def layer_directions(recipe: RecurrentEncoderConfig) -> list[Direction]:
-    """The reading direction of each layer, from the bottom."""
+    """The direction of each layer, from the bottom."""
     if not recipe.bidirectional:
         return ["forward"] * recipe.layers
     if recipe.directions == "alternating":
@@ -103,18 +109,25 @@ class SourceAttention(TapModule):
 
     entry_points: ClassVar[tuple[str, ...]] = ("project_memory",)
 
-    def __init__(self, config: AttentionConfig, width: int) -> None:
+    def __init__(self, score: AttentionScore) -> None:
         super().__init__()
-        self.score = build_score(config.kind, width, **config.options(AttentionConfig))
+        self.score = score
 
     def project_memory(self, states: Tensor) -> Tensor:
-        """Encoder states (B, S, D) → keys for the score (B, S, D), computed once a sentence."""
+        """Encoder states (B, S, D) → prepared keys (B, S, D), computed once per sentence."""
         return self.score.prepare(states)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """query (B, T, D), prepared keys and values (B, 1, S, D) → context (B, T, D)."""
-        seen = None if mask is None else mask[:, None, None, :]
-        return attend(query[:, None], keys, values, score=self.score, mask=seen, tap=self.explicit_tap)[:, 0]
+        """query (B, T, D), prepared keys and values (B, 1, S, D), mask (B, S) → context (B, T, D)."""
+        mask = None if mask is None else mask[:, None, None, :]  # (B, 1, 1, S)
+        return attend(query[:, None], keys, values, score=self.score, mask=mask, tap=self.explicit_tap)[:, 0]
+
+
+def build_attention(recipe: AttentionConfig, width: int) -> SourceAttention | None:
+    """Build the cross-attention of a decoder; None for `kind: none`."""
+    if recipe.kind == "none":
+        return None
+    return SourceAttention(build_score(recipe.kind, width, **recipe.options(AttentionConfig)))
 
 
 @dataclass(frozen=True)
@@ -122,24 +135,20 @@ class RecurrentState:
     """The hidden state of every layer, and the keys and values of cross-attention."""
 
     hidden: tuple[Hidden, ...]  # (B, W, D) each
-    input_feed: Tensor | None  # (B, W, D): the last attentional state, for input feeding
+    input_feed: Tensor | None  # (B, W, D): last attentional state or context
     keys: Tensor | None = None  # (B, 1, S, D), prepared for the score
     values: Tensor | None = None  # (B, 1, S, D)
     mask: Tensor | None = None  # (B, S)
 
     def select(self, parents: Tensor) -> RecurrentState:
-        def pick(part: Tensor) -> Tensor:
-            return part.gather(1, parents[:, :, None].expand(-1, -1, part.shape[2]))
-
-        hidden = tuple(tuple(pick(part) for part in layer) for layer in self.hidden)
-        return replace(self, hidden=hidden, input_feed=None if self.input_feed is None else pick(self.input_feed))
+        hidden = tuple(tuple(select_hypotheses(part, parents) for part in layer) for layer in self.hidden)
+        feed = None if self.input_feed is None else select_hypotheses(self.input_feed, parents)
+        return replace(self, hidden=hidden, input_feed=feed)
 
     def keep(self, sentences: Tensor) -> RecurrentState:
-        def pick(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part.index_select(0, sentences)
-
         hidden = tuple(tuple(part.index_select(0, sentences) for part in layer) for layer in self.hidden)
-        return RecurrentState(hidden, *(pick(part) for part in (self.input_feed, self.keys, self.values, self.mask)))
+        optional = (self.input_feed, self.keys, self.values, self.mask)
+        return RecurrentState(hidden, *(keep_rows(part, sentences) for part in optional))
 
     def append(self, other: RecurrentState) -> RecurrentState:
         hidden = tuple(
@@ -153,7 +162,7 @@ class RecurrentState:
         return RecurrentState(hidden, feed, keys, values, join_masks(self.mask, other.mask, (self.keys, other.keys)))
 
     def parts(self) -> dict[str, Tensor]:
-        """The hidden states by name, detached: what truncated backpropagation carries to the next window of text."""
+        """The hidden states by name, detached, for the next segment of text (truncated backpropagation)."""
         return {
             f"{layer}.{part}": tensor.detach()
             for layer, hidden in enumerate(self.hidden)
@@ -161,7 +170,7 @@ class RecurrentState:
         }
 
     def with_parts(self, parts: Mapping[str, Tensor]) -> RecurrentState:
-        """The state with these hidden states."""
+        """Replace the hidden states."""
         hidden = tuple(
             tuple(parts[f"{layer}.{part}"].to(tensor) for part, tensor in enumerate(own))
             for layer, own in enumerate(self.hidden)
@@ -172,14 +181,12 @@ class RecurrentState:
 class RecurrentDecoder(RecurrentStack):
     """Recurrent decoder: features f from the output x of the stack and the context c of cross-attention.
 
-    With attention, f = tanh(W_c [x ; c]), where x is the query (Luong et al. 2015). Without, f = x, and the decoder
-    knows nothing of the source but its initial state.
+    f = tanh(W_c [x ; c]) with query x (Luong et al. 2015); without attention f = x.
 
-    With `attention_from: bottom` the query is the output of the bottom layer, and every layer above reads [x_k ; c] (Wu
-    et al. 2016, fig. 1), so that in training each of them still runs over all steps at once.
+    `attention_from: bottom`: the query is the output of the bottom layer, and every layer above reads [x_k ; c] (Wu et
+    al. 2016, fig. 1).
 
-    Input feeding: the bottom layer reads the token and the f of the step before; with `attention_from: bottom`, its c,
-    the recurrent attention of that paper.
+    Input feeding: the bottom layer also reads f of the previous step, or with `attention_from: bottom` its c.
     """
 
     sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
@@ -194,26 +201,26 @@ class RecurrentDecoder(RecurrentStack):
         self.between = _experts_between(recipe, width)
         self.feeding, self.low = feeding, low
         self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
-        self.attention = None if recipe.attention.kind == "none" else SourceAttention(recipe.attention, width)
+        self.attention = build_attention(recipe.attention, width)
         self.attentional = None if self.attention is None else Linear(2 * width, width)
         self.cross_attention_paths = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 
     def begin(self, memory: Memory) -> RecurrentState:
-        """Initial hidden states from the encoder's final states, top layer from top layer; keys of the attention."""
+        """Initial hidden states tanh(W h + b) from the encoder's final states, aligned at the top; attention keys."""
         values = memory.layout.pad(memory.states)
         keys = values if self.attention is None else self.attention.project_memory(values)
         summary = memory.summary()
         hidden = []
-        deeper = max(summary.shape[1] - len(self.layers), 0)  # layers of the encoder below those used here
-        for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True), deeper):
+        lowest = max(summary.shape[1] - len(self.layers), 0)  # lowest layer of the encoder that is used
+        for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True), lowest):
             start = bridge(summary[:, min(index, summary.shape[1] - 1)])  # (B, parts · D)
             hidden.append(tuple(torch.tanh(part)[:, None] for part in start.chunk(layer.parts, dim=-1)))
         feed = values.new_zeros(values.shape[0], 1, values.shape[2]) if self.feeding else None
         return RecurrentState(tuple(hidden), feed, keys[:, None], values[:, None], memory.layout.key_mask())
 
     def begin_empty(self, batch: int, like: Tensor) -> RecurrentState:
-        """The state before the first token, without a source: zeros."""
+        """The state before the first token, without a source."""
         starts = (layer.start(batch, like) for layer in self.layers)
         return RecurrentState(tuple(tuple(part[:, None] for part in start) for start in starts), None)
 
@@ -235,22 +242,19 @@ class RecurrentDecoder(RecurrentStack):
         return self._advance(x, state, valid)
 
     def _advance(self, x: Tensor, state: RecurrentState, valid: Tensor | None) -> tuple[Tensor, RecurrentState]:
-        """x (B·W, T, D), `valid` (B, T) where some of it is padding."""
-        width = state.hidden[0][0].shape[1]
-        if width > 1 and x.shape[1] > 1:
-            raise ValueError(f"{width} hypotheses a sentence advance one token at a time, not {x.shape[1]}")
-        bottom = 1 if self.low else len(self.layers)  # layers below the attention
+        """x (B·W, T, D), `valid` (B, T) or None → features (B·W, T, D), state."""
+        check_step(state.hidden[0][0].shape[1], x.shape[1])
+        bottom = 1 if self.low else len(self.layers)  # number of layers below the attention
         outputs, attended = [], []  # (B·W, t, D) each
         for part in x.split(1, dim=1) if self.feeding else (x,):
-            fed = (
-                part if state.input_feed is None else torch.cat([part, state.input_feed.reshape(len(x), 1, -1)], dim=-1)
-            )
-            out, state = self._run(fed, state, range(bottom), valid)
-            outputs.append(out)
-            attended.append(self._attend(out, state))
+            if state.input_feed is not None:
+                part = torch.cat([part, state.input_feed.reshape(len(x), 1, -1)], dim=-1)
+            output, state = self._run(part, state, range(bottom), valid)
+            outputs.append(output)
+            attended.append(self._attend(output, state))
             if state.input_feed is not None:
                 state = replace(state, input_feed=attended[-1].reshape(state.input_feed.shape))
-        context = torch.cat(attended, dim=1)  # (B·W, T, D): contexts, or features
+        context = torch.cat(attended, dim=1)  # (B·W, T, D): context if self.low, else features
         if not self.low:
             return context, state
         top, state = self._run(torch.cat(outputs, dim=1), state, range(bottom, len(self.layers)), valid, context)
@@ -264,27 +268,27 @@ class RecurrentDecoder(RecurrentStack):
         valid: Tensor | None = None,
         context: Tensor | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """Some of the layers over x (B·W, T, ·) and the context (B·W, T, D) → output (B·W, T, D), state."""
+        """Run layers `numbers` over x (B·W, T, ·) and the context (B·W, T, D) → output (B·W, T, D), state."""
         hidden = list(state.hidden)
         for number in numbers:
             x, shape = self.between(number, x, valid), hidden[number][0].shape
-            read = self.dropout(x if context is None else torch.cat([x, context], dim=-1))
-            states, last = self.layers[number](read, tuple(part.reshape(-1, shape[2]) for part in hidden[number]))
+            inputs = self.dropout(x if context is None else torch.cat([x, context], dim=-1))
+            states, last = self.layers[number](inputs, tuple(part.reshape(-1, shape[2]) for part in hidden[number]))
             x = self.skip_connections[number](x, states)
             hidden[number] = tuple(part.reshape(shape) for part in last)
         return x, replace(state, hidden=tuple(hidden))
 
     def _attend(self, query: Tensor, state: RecurrentState) -> Tensor:
-        """Output of the layers below the attention (B·W, T, D) → context for those above, or features."""
+        """Query (B·W, T, D) → context for the layers above, or features if there are none."""
         if self.attention is None:
             return self._features(query, None)
         assert state.keys is not None and state.values is not None
-        rows = query.reshape(state.keys.shape[0], -1, query.shape[2])  # (B, T or W, D)
+        rows = query.reshape(state.keys.shape[0], -1, query.shape[2])  # (B, W·T, D)
         context: Tensor = self.attention(rows, state.keys, state.values, state.mask).reshape(query.shape)
         return context if self.low else self._features(query, context)
 
     def _features(self, top: Tensor, context: Tensor | None) -> Tensor:
-        """The output of the stack and the context, (B·W, T, D) each → features of that shape."""
+        """Output of the stack and context (B·W, T, D) → features (B·W, T, D)."""
         if context is None or self.attentional is None:
             return self.dropout(self.tap("features", top, "x"))
         features = torch.tanh(self.attentional(torch.cat([top, context], dim=-1)))

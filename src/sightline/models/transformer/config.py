@@ -1,4 +1,4 @@
-"""The config of Transformer encoders and decoders. Free of torch."""
+"""Config of Transformer encoders and decoders. Free of torch."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ from sightline.terminal import plural
 
 
 class HeadAttentionConfig(Section):
-    """The attention of Transformer heads, by default as in Vaswani et al. 2017.
-
-    It holds for self-attention and cross-attention alike, except that `pattern` is for self-attention.
-    """
+    """Self-attention and cross-attention of a Transformer, by default as in Vaswani et al. 2017."""
 
     kind: str = Field("scaled-dot", description="the score function")
     projections: bool = Field(
@@ -42,7 +39,7 @@ class HeadAttentionConfig(Section):
     pattern: tuple[AttentionPattern, ...] = Field(
         (FullAttentionConfig(),),
         min_length=1,
-        description="what self-attention sees in the first layer, the second, ..., repeated (local, compressed: DMCA)",
+        description="self-attention in the first layer, the second, ..., repeated (local, compressed: DMCA)",
     )
 
     @model_validator(mode="after")
@@ -99,7 +96,7 @@ class TransformerConfig(BodyConfig):
 
     @property
     def relative_positions(self) -> bool:
-        """Whether scores may depend on the distance of query and key: also assumed of the positions of plug-ins."""
+        """True if scores depend on distances; assumed for positions of plug-ins."""
         return self.positions.kind not in ("sinusoidal", "learned", "rotary", "none")
 
     @property
@@ -154,8 +151,7 @@ class TransformerConfig(BodyConfig):
                 f"heads ({self.heads}) is not divisible by attention.kv_heads ({groups}); set kv_heads to "
                 f"{', '.join(few)}{' or ' if few else ''}{most}"
             )
-        # ALiBi subtracts from the scores, so that a softmax gives distant keys a small weight; without a softmax their
-        # weight would be large and negative. Learned biases (t5) and relative keys (shaw) find their own sign.
+        # Without a softmax, ALiBi's negative scores would give distant keys large negative weights.
         if self.attention.kind in ("linear", "unscaled-linear") and self.positions.kind == "alibi":
             raise ValueError(
                 "positions.kind: alibi lowers weights through the softmax, and attention.kind: linear has none; "
@@ -165,14 +161,13 @@ class TransformerConfig(BodyConfig):
         if sparse and self.relative_positions:
             raise ValueError(
                 f"positions.kind: {self.positions.kind} needs the distances of all pairs of tokens, and "
-                f"attention.pattern: {sparse[0]} never looks at most of them; use sinusoidal, learned, rotary or no "
-                f"positions"
+                f"attention.pattern: {sparse[0]} skips most of them; use sinusoidal, learned, rotary or no positions"
             )
         return self
 
 
 def _describe_pattern(patterns: tuple[AttentionPattern, ...]) -> str:
-    """What self-attention sees, where that is not everything."""
+    """Describe the patterns; empty if all layers have full attention."""
     words = []
     for pattern in patterns:
         if isinstance(pattern, LocalAttentionConfig):

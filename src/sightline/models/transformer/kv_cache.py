@@ -1,9 +1,9 @@
-"""KV cache of one layer of a Transformer decoder: the keys and values of earlier tokens, and what a step sees of them.
+"""KV cache of one layer of a Transformer decoder.
 
-`KVCache` keeps all of them, `LocalKVCache` those that local attention still sees, `CompressedKVCache` compressed keys
-and values and the last few tokens of each hypothesis. A cache is immutable but for its buffers, to which slots are only
-appended: continue with the cache that `update` returns. Shapes: B sentences with W hypotheses of one new token each, or
-with T new tokens of one hypothesis (W = 1); G heads of keys and values.
+`KVCache` holds the keys and values of all tokens, `LocalKVCache` those that local attention still sees,
+`CompressedKVCache` compressed keys and values. Buffers are shared with earlier caches and slots are only appended:
+continue with the cache that `update` returns. Shapes: B sentences with W hypotheses of T new tokens, where W = 1 or
+T = 1; G heads of keys and values.
 """
 
 from __future__ import annotations
@@ -20,25 +20,26 @@ from sightline.layers.layout import Packed
 from sightline.layers.local_attention import CompressedAttention, LocalAttention, Pattern
 from sightline.layers.multi_head import KeysValues
 from sightline.layers.positions import Relative, Rotation
+from sightline.models.protocol import keep_rows, select_hypotheses
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """Positions and masks of the new tokens of a step: the same for every layer."""
+    """Positions and masks of the new tokens of a step, shared by all layers."""
 
     positions: Tensor  # (1, W·T), or (B, W·T) with left padding
     used: int  # slots written before this step
-    past_mask: Tensor | None  # (B, 1, W, used + W) or (B, 1, T, used + T); None: causal, every slot is visible
+    past_mask: Tensor | None  # (B, 1, W·T, used + W·T); None: causal, every slot is visible
     memory_mask: Tensor | None  # (B, 1, 1, S); None: no padding
     relative: Relative | None = None  # distances to the slots
-    rotation: Rotation | None = None  # rotary encoding of the positions
-    valid: Tensor | None = None  # (B, T), True at real tokens; None: all are
+    rotation: Rotation | None = None  # at the positions
+    valid: Tensor | None = None  # (B, T), True at real tokens; None: all
     length: int = 0  # tokens of each hypothesis before this step
     width: int = 1  # W
-    max_width: int = 1  # most hypotheses at any time so far
+    max_width: int = 1  # maximum W so far
     slot_positions: Tensor | None = None  # (used + W·T,) position of each slot, for layers that need it
-    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence, if they differ
-    prefill: Packed | None = None  # layout of B·T first tokens that see one another without the cache
+    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence; None: 0
+    prefill: Packed | None = None  # layout of B·T first tokens that attend to one another without the cache
 
 
 class View(NamedTuple):
@@ -52,11 +53,11 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class RowMoves:
-    """Which sentences remain, and which of them move to another row."""
+    """Sentences to keep, and which of them move to another row."""
 
     sentences: Tensor  # (B',)
-    rows: Tensor  # (P,) rows that get another sentence
-    sources: Tensor  # (P,) where it was
+    rows: Tensor  # (P,) rows that change
+    sources: Tensor  # (P,) the rows that they are copied from
 
     @staticmethod
     def of(sentences: Tensor) -> RowMoves:
@@ -64,7 +65,7 @@ class RowMoves:
         return RowMoves(sentences, rows, sentences[rows])
 
     def move(self, pair: KeysValues, used: int) -> KeysValues:
-        """The used slots of a buffer (B, G, capacity, Dh) for the remaining sentences, in place: (B', …)."""
+        """Move rows of buffers (B, G, capacity, Dh) in place → (B', G, capacity, Dh)."""
         for tensor in pair:
             slots = tensor[:, :, :used]
             slots[self.rows] = slots[self.sources]
@@ -74,26 +75,26 @@ class RowMoves:
 
 @dataclass(frozen=True)
 class SlotMove:
-    """Where the slots of one state go in the buffer of two states joined."""
+    """New slots of a state that is joined with another."""
 
-    rows: int  # sentences
-    start: int  # the first slot that is kept
+    rows: int  # number of sentences
+    start: int  # first slot that is kept
     used: int
-    targets: list[int]  # where slots `start` to `used` go
-    shift: int  # steps by which its sentences start later (below 0: earlier, as steps were dropped)
+    targets: list[int]  # new slots of slots `start` to `used`
+    shift: int  # additional left padding (negative: steps were dropped)
 
     def index(self, device: torch.device, since: int = 0, offset: int = 0) -> Tensor:
-        """Where slots from `since` (at least `start`) on go, in a buffer that begins at slot `offset`."""
+        """New slots of slots `since` (at least `start`) and later, in a buffer that begins at slot `offset`."""
         kept = self.targets[max(since - self.start, 0) :]
         return torch.tensor([target - offset for target in kept], dtype=torch.int64, device=device)
 
 
 @dataclass(frozen=True)
 class CacheJoin:
-    """Two states with equally many hypotheses, joined so that their last steps share slots."""
+    """The plan for joining two states with the same W, with last steps aligned."""
 
-    widths: tuple[int, ...]  # slots of each step, the larger number of both
-    count: int  # their sum
+    widths: tuple[int, ...]  # number of slots of each step: the maximum of both
+    count: int  # sum of `widths`
     first: SlotMove
     second: SlotMove
     device: torch.device
@@ -107,8 +108,8 @@ class CacheJoin:
 def merge_buffers(parts: Sequence[tuple[KeysValues | None, int, int, Tensor]], count: int) -> KeysValues | None:
     """One buffer of `count` slots for the sentences of several states.
 
-    Each part: its buffer, its number of sentences, its first slot to keep, and where the slots from there on go. Slots
-    that no sentence wrote are zero, so that a weight of 0 leaves nothing of them.
+    Each part: buffer, number of sentences, first slot to keep, new slots of the slots from there on. Unwritten slots
+    are zero, not NaN, because attention multiplies them by zero.
     """
     first = next((pair for pair, *_ in parts if pair is not None), None)
     if first is None:
@@ -118,11 +119,11 @@ def merge_buffers(parts: Sequence[tuple[KeysValues | None, int, int, Tensor]], c
     buffers = []
     for which in range(2):
         buffer = first.keys.new_zeros(capacity, rows, groups, width).permute(1, 2, 0, 3)
-        at = 0
+        row = 0
         for pair, own, start, index in parts:
             if pair is not None:
-                buffer[at : at + own, :, index] = pair[which][:, :, start : start + len(index)]
-            at += own
+                buffer[row : row + own, :, index] = pair[which][:, :, start : start + len(index)]
+            row += own
         buffers.append(buffer)
     return KeysValues(*buffers)
 
@@ -130,7 +131,7 @@ def merge_buffers(parts: Sequence[tuple[KeysValues | None, int, int, Tensor]], c
 def append_slots(own: KeysValues | None, used: int, new: KeysValues, since: int = 0) -> tuple[KeysValues, int]:
     """Write new slots after the used ones; a full buffer is copied to a larger one, from slot `since` on.
 
-    Also returns how many slots were dropped: 0, or `since`.
+    Returns the buffer and the number of dropped slots: 0 or `since`.
     """
     if own is None:
         return new, 0
@@ -139,7 +140,7 @@ def append_slots(own: KeysValues | None, used: int, new: KeysValues, since: int 
         capacity = max(2 * (kept + count), 16)
 
         def grow(old: Tensor) -> Tensor:
-            # slots outermost in memory: those in use are contiguous, and the processor prefetches without a gap
+            # slots are outermost in memory, so that the used ones are contiguous
             buffer = old.new_empty(capacity, *old.shape[:2], old.shape[3]).permute(1, 2, 0, 3)
             buffer[:, :, :kept] = old[:, :, since:used]
             return buffer
@@ -154,32 +155,31 @@ def append_slots(own: KeysValues | None, used: int, new: KeysValues, since: int 
 
 @dataclass(frozen=True)
 class KVCache:
-    """Keys and values of all tokens: (B, G, capacity, Dh), in memory of their own, to which `keep` writes."""
+    """Keys and values of all tokens."""
 
-    buffers: KeysValues | None = None
+    buffers: KeysValues | None = None  # (B, G, capacity, Dh); `keep` writes to them
 
     @property
     def empty(self) -> bool:
-        """Whether nothing has been written yet."""
         return self.buffers is None
 
     def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> KVCache:
-        """Append the keys and values (B, G, W·T, Dh) of a step. While recorded, every slot stays in its place."""
+        """Append the keys and values (B, G, W·T, Dh) of a step. `recorded`: drop no slots."""
         return KVCache(append_slots(self.buffers, step.used, new)[0])
 
     def view(self, step: StepContext, *, recorded: bool) -> View:
-        """What the tokens of this step, the last ones written, attend to."""
+        """Keys and values for the tokens of this step, after `update`."""
         assert self.buffers is not None
         used = step.used + step.positions.shape[1]
         keys, values = self.buffers.keys[:, :, :used], self.buffers.values[:, :, :used]
         return View(keys, values, step.past_mask, step.past_mask is None and step.positions.shape[1] > 1)
 
     def select(self, parents: Tensor) -> KVCache:
-        """Hypotheses share slots: the state's `ancestry` says which slots belong to which."""
+        """Reorder hypotheses: the state's `ancestry` selects slots, so that the cache does not change."""
         return self
 
     def keep(self, moves: RowMoves, used: int) -> KVCache:
-        """Keep these sentences only."""
+        """Keep these sentences."""
         return KVCache(self.buffers and moves.move(self.buffers, used))
 
     def drop(self, slots: int) -> KVCache:
@@ -191,7 +191,7 @@ class KVCache:
         return KeysValues(buffers.keys[:, :, slots:], buffers.values[:, :, slots:])
 
     def append(self, other: KVCache, join: CacheJoin) -> KVCache:
-        """Add the sentences of another cache after these."""
+        """Add the sentences of another cache."""
         parts = [
             (each.buffers, move.rows, move.start, move.index(join.device))
             for each, move in ((self, join.first), (other, join.second))
@@ -200,7 +200,7 @@ class KVCache:
 
 
 def _past(step: StepContext) -> Tensor | None:
-    """(B or 1, 1, W·T, slots): `past_mask`, spelled out where it is None."""
+    """(B or 1, 1, W·T, slots): `past_mask`, or the causal mask if it is None."""
     count = step.positions.shape[1]
     if step.past_mask is not None or count == 1:
         return step.past_mask
@@ -210,34 +210,35 @@ def _past(step: StepContext) -> Tensor | None:
 
 @dataclass(frozen=True)
 class LocalKVCache(KVCache):
-    """The slots that local attention still sees; earlier ones are dropped when a buffer is full."""
+    """Keys and values that local attention still sees; earlier slots are dropped when a buffer is full."""
 
     pattern: LocalAttention | None = None
     dropped: int = 0
 
     def _since(self, step: StepContext, recorded: bool) -> int:
-        """A slot before which no query sees anything. (A position has as many slots as there were hypotheses.)"""
+        """Lower bound of the visible slots. (Each position has at most `max_width` slots.)"""
         assert self.pattern is not None
         return self.dropped if recorded else max(self.dropped, step.used - self.pattern.reach * step.max_width)
 
     def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> LocalKVCache:
         assert self.pattern is not None
-        if step.prefill is not None and not recorded:  # prefill: these tokens attended to one another already
+        if step.prefill is not None and not recorded:  # these tokens do not attend to the cache
             first = max(0, new.keys.shape[2] - self.pattern.reach)
             return replace(self, buffers=KeysValues(*(part[:, :, first:].clone() for part in new)), dropped=first)
         since = self._since(step, recorded) - self.dropped
-        kept, left = append_slots(self.buffers, step.used - self.dropped, new, since)
-        return replace(self, buffers=kept, dropped=self.dropped + left)
+        buffers, dropped = append_slots(self.buffers, step.used - self.dropped, new, since)
+        return replace(self, buffers=buffers, dropped=self.dropped + dropped)
 
     def view(self, step: StepContext, *, recorded: bool) -> View:
         assert self.buffers is not None and self.pattern is not None and step.slot_positions is not None
         since, used = self._since(step, recorded), step.used + step.positions.shape[1]
-        places = step.slot_positions[None, since:]  # (1, S)
-        near = self.pattern.sees(step.positions, places if step.left_padding is None else places - step.left_padding)
+        positions = step.slot_positions[None, since:]  # (1 or B, S)
+        positions = positions if step.left_padding is None else positions - step.left_padding
         past = _past(step)
-        mask = combine_masks(near[:, None], None if past is None else past[..., since:])
-        here = slice(since - self.dropped, used - self.dropped)
-        return View(self.buffers.keys[:, :, here], self.buffers.values[:, :, here], mask, False)
+        visible = self.pattern.sees(step.positions, positions)[:, None]  # (1 or B, 1, W·T, S)
+        mask = combine_masks(visible, None if past is None else past[..., since:])
+        slots = slice(since - self.dropped, used - self.dropped)
+        return View(self.buffers.keys[:, :, slots], self.buffers.values[:, :, slots], mask, False)
 
     def keep(self, moves: RowMoves, used: int) -> LocalKVCache:
         return replace(self, buffers=self.buffers and moves.move(self.buffers, used - self.dropped))
@@ -266,15 +267,15 @@ class LocalKVCache(KVCache):
 
 @dataclass(frozen=True)
 class CompressedKVCache(KVCache):
-    """Compressed keys and values (B, G, capacity, Dh), and the last k − 1 tokens of each hypothesis to compress next.
+    """Compressed keys and values (B, G, capacity, Dh), and the last k − 1 tokens of each hypothesis.
 
-    A compressed key belongs to the slot of the token it ends at, and is visible to the same hypotheses.
+    A compressed key is visible to the same hypotheses as the last token of its window.
     """
 
     pattern: CompressedAttention | None = None
-    count: int = 0  # compressed keys so far
-    at: Tensor | None = None  # (B or 1, count) the slot of the token each ends at
-    valid: Tensor | None = None  # (B, count) False: this sentence has none; None: all have
+    count: int = 0  # number of compressed keys
+    at: Tensor | None = None  # (B or 1, count) slot of the last token of each window
+    valid: Tensor | None = None  # (B, count) False: padding; None: all are valid
     tail: KeysValues | None = None  # (B, W, k − 1, G·Dh) each; None: before the first token
 
     def update(self, new: KeysValues, step: StepContext, *, recorded: bool) -> CompressedKVCache:
@@ -283,19 +284,17 @@ class CompressedKVCache(KVCache):
         sentences, head_width = new.keys.shape[0], new.keys.shape[-1]
         flat = [part.transpose(1, 2).flatten(2).unflatten(1, (width, -1)) for part in new]  # (B, W, T, G·Dh)
         if step.left_padding is not None and self.tail is None:  # zeros before the first token
-            blank = (torch.arange(flat[0].shape[2], device=step.left_padding.device) < step.left_padding)[
-                :, None, :, None
-            ]
-            flat = [part.masked_fill(blank, 0.0) for part in flat]
+            padding = torch.arange(flat[0].shape[2], device=step.left_padding.device) < step.left_padding  # (B, T)
+            flat = [part.masked_fill(padding[:, None, :, None], 0.0) for part in flat]
         tail = self.tail or [part.new_zeros(sentences, width, pattern.kernel - 1, part.shape[3]) for part in flat]
         runs = [torch.cat([old, part], dim=2) for old, part in zip(tail, flat, strict=True)]  # (B, W, k − 1 + T, G·Dh)
         last = KeysValues(*(run[:, :, run.shape[2] - pattern.kernel + 1 :] for run in runs))
         ends, valid = _ends(step, flat[0].shape[2], pattern.stride)  # (B or 1, n) among the T, and which are valid
         if ends.shape[1] == 0:
             return replace(self, tail=last)
-        places = step.length + ends if step.left_padding is None else step.length + ends - step.left_padding
+        positions = step.length + ends if step.left_padding is None else step.length + ends - step.left_padding
         windows = [_windows(run, ends, pattern.kernel) for run in runs]  # (B, W, n, k·G·Dh)
-        compressed = pattern.compress(windows, places[:, None], head_width)  # (B, W, n, G, Dh) each
+        compressed = pattern.compress(windows, positions[:, None], head_width)  # (B, W, n, G, Dh) each
         pair = KeysValues(*(part.flatten(1, 2).transpose(1, 2).contiguous() for part in compressed))  # (B, G, W·n, Dh)
         hypotheses = torch.arange(width, device=ends.device)
         at = (step.used + ends[:, None, :] + hypotheses[:, None]).flatten(1)  # (B or 1, W·n)
@@ -311,7 +310,7 @@ class CompressedKVCache(KVCache):
         )
 
     def _extend_valid(self, new: Tensor | None, count: int, sentences: int, device: torch.device) -> Tensor | None:
-        """`valid` with that of `count` new keys."""
+        """Append the validity of `count` new keys."""
         if self.valid is None and (new is None or self.count == 0):
             return new
         old = torch.ones(sentences, self.count, dtype=torch.bool, device=device) if self.valid is None else self.valid
@@ -331,19 +330,14 @@ class CompressedKVCache(KVCache):
     def select(self, parents: Tensor) -> CompressedKVCache:
         if self.tail is None:
             return self
-        index = parents[:, :, None, None]
-        chosen = (part.gather(1, index.expand(-1, -1, *part.shape[2:])) for part in self.tail)
-        return replace(self, tail=KeysValues(*chosen))
+        return replace(self, tail=KeysValues(*(select_hypotheses(part, parents) for part in self.tail)))
 
     def keep(self, moves: RowMoves, used: int) -> CompressedKVCache:
-        def rows(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part.index_select(0, moves.sentences)
-
         return replace(
             self,
             buffers=self.buffers and moves.move(self.buffers, self.count),
-            at=self.at if self.valid is None else rows(self.at),
-            valid=rows(self.valid),
+            at=self.at if self.valid is None else keep_rows(self.at, moves.sentences),
+            valid=keep_rows(self.valid, moves.sentences),
             tail=self.tail and KeysValues(*(part.index_select(0, moves.sentences) for part in self.tail)),
         )
 
@@ -366,27 +360,23 @@ class CompressedKVCache(KVCache):
         count = max(self.count, other.count)
         both = ((self, join.first), (other, join.second))
         parts = [(each.buffers, move.rows, 0, torch.arange(each.count, device=join.device)) for each, move in both]
-        places = [each._slots_after(move, count, join.device) for each, move in both]
-        tails = [each.tail for each, _ in both]
-        filled = next((tail for tail in tails if tail is not None), None)
-        tail = None
-        if filled is not None:
-            whole = (
-                tail or KeysValues(*(part.new_zeros(move.rows, *part.shape[1:]) for part in filled))
-                for tail, (_, move) in zip(tails, both, strict=True)
-            )
-            tail = KeysValues(*(torch.cat(pair) for pair in zip(*whole, strict=True)))
+        slots = [each._slots_after(move, count, join.device) for each, move in both]
+        tail = self.tail or other.tail
+        if tail is not None:
+            zeros = (KeysValues(*(part.new_zeros(move.rows, *part.shape[1:]) for part in tail)) for _, move in both)
+            tails = [each.tail or blank for (each, _), blank in zip(both, zeros, strict=True)]
+            tail = KeysValues(*(torch.cat(pair) for pair in zip(*tails, strict=True)))
         return replace(
             self,
             buffers=merge_buffers(parts, count),
             count=count,
-            at=torch.cat([at for at, _ in places]),
-            valid=torch.cat([valid for _, valid in places]),
+            at=torch.cat([at for at, _ in slots]),
+            valid=torch.cat([valid for _, valid in slots]),
             tail=tail,
         )
 
     def _slots_after(self, move: SlotMove, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-        """(B, count) each: the slots that compressed keys end at after a move, and which of them are valid."""
+        """(B, count) each: `at` and `valid` after a move."""
         at, valid = torch.zeros(2, move.rows, count, dtype=torch.int64, device=device)
         if self.at is not None:
             old = self.at.expand(move.rows, -1)
@@ -405,28 +395,25 @@ def _concat_slots(first: Tensor, second: Tensor, rows: int) -> Tensor:
 
 
 def _ends(step: StepContext, tokens: int, stride: int) -> tuple[Tensor, Tensor | None]:
-    """(B or 1, n): which of the T new tokens a compressed key ends at, every s-th of a sentence.
-
-    With left padding, (B, n) says which of them are valid.
-    """
+    """(B or 1, n): index of the last token of each window among the T new tokens; with left padding its validity."""
     device = step.positions.device
     if step.left_padding is None:
         return torch.arange(tokens, device=device)[None, -step.length % stride :: stride], None
-    first = step.length - step.left_padding  # (B, 1) the position of the first new one
+    first = step.length - step.left_padding  # (B, 1) position of the first new token
     start = torch.where(first < 0, -first, -first % stride)
     ends = start + torch.arange(0, tokens, stride, device=device)
     return ends.clamp(max=tokens - 1), ends < tokens
 
 
 def _windows(run: Tensor, ends: Tensor, kernel: int) -> Tensor:
-    """(B, W, k − 1 + T, I), of the T those at `ends` (B or 1, n) → (B, W, n, k·I), with the k − 1 before each."""
+    """(B, W, k − 1 + T, I) → (B, W, n, k·I): windows that end at tokens `ends` (B or 1, n) of the last T."""
     index = (ends[..., None] + torch.arange(kernel, device=run.device)).flatten(1)  # (B or 1, n·k)
     index = index[:, None, :, None].expand(*run.shape[:2], -1, run.shape[3])
     return run.gather(2, index).unflatten(2, (-1, kernel)).flatten(3)
 
 
 def empty_kv_cache(pattern: Pattern | None) -> KVCache:
-    """The cache of a layer with this attention pattern, before the first token."""
+    """The empty cache of a layer with this attention pattern."""
     if isinstance(pattern, LocalAttention):
         return LocalKVCache(pattern=pattern)
     return KVCache() if pattern is None else CompressedKVCache(pattern=pattern)

@@ -1,7 +1,7 @@
 """Transformer encoder and decoder (Vaswani et al. 2017).
 
-A decoder runs in two ways that give the same numbers (tests/models/test_decoders.py): over all target tokens at once,
-with teacher forcing, and step by step from a KV cache (kv_cache.py, state.py).
+A decoder runs over all target tokens at once (teacher forcing), or step by step with a KV cache (kv_cache.py,
+state.py); tests/models/test_decoders.py compares both.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sightline.layers.positions import (
 from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.gradient_checkpointing import CheckpointedStack
-from sightline.models.protocol import Memory
+from sightline.models.protocol import Memory, check_step
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
 from sightline.models.transformer.kv_cache import KVCache, StepContext, empty_kv_cache
 from sightline.models.transformer.state import (
@@ -47,15 +47,15 @@ from sightline.models.transformer.state import (
 
 
 class CausalSelfAttention(MultiHeadAttention):
-    """Self-attention of a decoder layer, over whole targets or from a KV cache."""
+    """Self-attention of a decoder layer, over whole targets or with a KV cache."""
 
     entry_points: ClassVar[tuple[str, ...]] = (*MultiHeadAttention.entry_points, "step")
 
     def step(self, x: Tensor, kv_cache: KVCache, step: StepContext) -> tuple[Tensor, KVCache]:
-        """New tokens x (B, W·T, D) → their outputs (B, W·T, D), and the cache with their keys and values."""
-        query, key, value = (part.transpose(1, 2) for part in self.queries_keys_values(x, step.rotation))
-        # (B, H or G, W·T, Dh) each
-        if kv_cache.empty and self.qkv is None:  # without projections they are views of x, and of one another
+        """New tokens x (B, W·T, D) → outputs (B, W·T, D), and the cache with their keys and values."""
+        heads = self.queries_keys_values(x, step.rotation)
+        query, key, value = (part.transpose(1, 2) for part in heads)  # (B, H or G, W·T, Dh)
+        if kv_cache.empty and self.qkv is None:  # without projections they are views of x
             key, value = key.clone(), value.clone()
         recorded = self.recorded
         kv_cache = kv_cache.update(KeysValues(key, value), step, recorded=recorded)
@@ -69,7 +69,7 @@ class CausalSelfAttention(MultiHeadAttention):
 
 
 def build_self_attention(recipe: TransformerConfig, width: int, number: int, *, causal: bool) -> MultiHeadAttention:
-    """Self-attention of layer `number`, counted from 0: the attention patterns of a recipe take turns."""
+    """Build the self-attention of layer `number` (from 0); the attention patterns of the recipe repeat."""
     head_width, rotary = width // recipe.heads, recipe.positions.kind == "rotary"
     relative_keys = build_relative_keys(recipe.positions, head_width, causal=causal)
     patterns, kv_heads = recipe.attention.pattern, recipe.attention.kv_heads or recipe.heads
@@ -89,7 +89,7 @@ def build_self_attention(recipe: TransformerConfig, width: int, number: int, *, 
 
 
 def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAttention:
-    """Attention of a decoder layer to the encoder's states."""
+    """Build the cross-attention of a decoder layer."""
     return MultiHeadAttention(
         width,
         recipe.heads,
@@ -103,7 +103,7 @@ def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAtt
 
 
 class TransformerStack(TapModule, CheckpointedStack):
-    """What encoder and decoder share: positions, and the norm after the last layer. Subclasses add the layers."""
+    """Base class of encoder and decoder: positions, and the norm after the last layer."""
 
     by_layer: tuple[str, ...] = ("layers",)
     below: tuple[str, ...] = ("positions", "bias")
@@ -118,25 +118,25 @@ class TransformerStack(TapModule, CheckpointedStack):
         self.has_patterns = any(pattern.kind != "full" for pattern in recipe.attention.pattern)
 
     def rotation(self, positions: Tensor) -> Rotation | None:
-        """Rotary encoding of these positions, the same for all layers; None for other kinds of positions."""
+        """The rotation at these positions, shared by all layers; None for other kinds of positions."""
         return None if self.rotary_width is None else Rotation.at(positions, self.rotary_width)
 
     def relative(self, distances: Distances) -> Relative:
-        """Distances, and the bias that all layers share."""
+        """Relative positions for all layers."""
         return Relative(distances, None if self.bias is None else self.bias(distances))
 
     def relative_within(self, count: int, device: torch.device) -> Relative | None:
-        """The same within whole sequences; None where positions are not relative."""
+        """Relative positions within whole sequences; None for other kinds of positions."""
         return self.relative(Distances.within(count, device)) if self.uses_distances else None
 
 
 def padding_mask(layout: Layout | None) -> Tensor | None:
-    """(B, T), True at real tokens of a padded batch; None where all are real, as in a packed batch."""
+    """(B, T), True at real tokens of a padded batch; None if all are real, or for packed batches."""
     return layout.mask if isinstance(layout, Padded) else None
 
 
 class EncoderLayer(TapModule):
-    """Self-attention and a feed-forward net, each inside a residual connection."""
+    """Self-attention and a feed-forward net, each in a residual connection."""
 
     def __init__(self, recipe: TransformerConfig, width: int, number: int = 0) -> None:
         super().__init__()
@@ -146,9 +146,9 @@ class EncoderLayer(TapModule):
         self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
 
     def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
-        """x (B, S, D) or (N, D) → the same."""
+        """x (B, S, D) or (N, D) → the same shape."""
         valid = padding_mask(layout)
-        real = valid if isinstance(layout, Padded) else layout.real  # (N,) False at fillers of a static packed batch
+        real = valid if isinstance(layout, Padded) else layout.real  # (N,) False at dummy tokens of a static batch
         heads = self.attention.queries_keys_values(self.attention_residual.prenorm(x, valid), rotation)
         attended = self.attention(*heads, layout=(layout, layout), relative=relative)
         x = self.attention_residual.add(x, attended, valid)
@@ -177,14 +177,14 @@ class TransformerEncoder(TransformerStack):
         return Memory(x, layout)
 
     def _better_packed(self, x: Tensor, layout: Padded) -> bool:
-        """On the CPU padding costs as much as text, and local attention needs packed sequences. Not in a recording."""
+        """True outside recordings if there is padding on the CPU (where it costs time), or local attention."""
         plain = x.device.type == "cpu" and not torch.is_grad_enabled() and layout.mask is not None
         recorded = any(isinstance(module, TapModule) and module.recorded for module in self.modules())
         return (plain or self.has_patterns) and not recorded
 
 
 class DecoderLayer(TapModule):
-    """Causal self-attention, cross-attention to the source if there is one, and a feed-forward net."""
+    """Causal self-attention, cross-attention (with `source`), and a feed-forward net, each in a residual connection."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("step", "project_memory")
 
@@ -200,7 +200,7 @@ class DecoderLayer(TapModule):
         self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
 
     def project_memory(self, memory: Memory) -> KeysValues:
-        """Keys and values of cross-attention, computed once a sentence: (B, G, S, Dh), packed (N, G, Dh)."""
+        """Keys and values of cross-attention, computed once per sentence: (B, G, S, Dh), packed (N, G, Dh)."""
         heads = self.cross_attention.keys_values(memory.states)
         return heads if isinstance(memory.layout, Packed) else heads_first(heads)
 
@@ -224,7 +224,7 @@ class DecoderLayer(TapModule):
         return self._feed_forward(x, None, layout.real)
 
     def step(self, x: Tensor, cache: LayerCache, step: StepContext) -> tuple[Tensor, LayerCache]:
-        """New tokens after cached ones: x (B, W·T, D), one of each of W hypotheses or T of one → (B, W·T, D)."""
+        """New tokens x (B, W·T, D), W = 1 or T = 1 → outputs (B, W·T, D), new cache."""
         normed = self.attention_residual.prenorm(x, step.valid)
         attended, kv_cache = self.attention.step(normed, cache.self_attention, step)
         x = self.attention_residual.add(x, attended, step.valid)
@@ -240,7 +240,7 @@ class DecoderLayer(TapModule):
 
 
 class TransformerDecoder(TransformerStack):
-    """Layers of causal self-attention over the target and, if there is a source, of cross-attention to it."""
+    """Layers of causal self-attention over the target and, with `source`, of cross-attention."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
     sees_source: tuple[str, ...] = ("layers.*.cross_attention", "layers.*.cross_attention_residual")
@@ -260,7 +260,7 @@ class TransformerDecoder(TransformerStack):
         return cast("Iterable[DecoderLayer]", self.layers)
 
     def begin(self, memory: Memory) -> TransformerState:
-        """Project the memory for the cross-attention of every layer, once a sentence."""
+        """The initial state, with projected keys and values of the memory for every layer."""
         memories = [layer.project_memory(memory) for layer in self._layers()]
         return TransformerState(self._empty(memories), memory.layout, memory.layout.batch, memory.states.device)
 
@@ -287,7 +287,7 @@ class TransformerDecoder(TransformerStack):
     def advance(
         self, x: Tensor, state: TransformerState, layout: Layout | None = None
     ) -> tuple[Tensor, TransformerState]:
-        """See `Decoder.advance`. Packed targets run through `DecoderLayer.forward`, all others through the cache."""
+        """See `Decoder.advance`. Packed targets use `DecoderLayer.forward`, padded targets and steps the KV cache."""
         if not isinstance(layout, Packed):
             return self._advance_cached(x, state, padding_mask(layout))
         positions, relative = layout.positions(x.device), self.relative_within(layout.longest, x.device)
@@ -299,10 +299,9 @@ class TransformerDecoder(TransformerStack):
     def _advance_cached(
         self, x: Tensor, state: TransformerState, valid: Tensor | None, visible: Tensor | None = None
     ) -> tuple[Tensor, TransformerState]:
-        """x (B·W, T, D) → features of that shape. `visible` (B, T): which of the first tokens are no left padding."""
+        """x (B·W, T, D) → features (B·W, T, D). `visible` (B, T): True where the first tokens are not left padding."""
         rows, tokens = x.shape[:2]
-        if state.width > 1 and tokens > 1:
-            raise ValueError(f"{state.width} hypotheses a sentence advance one token at a time, not {tokens}")
+        check_step(state.width, tokens)
         x = x.reshape(rows // state.width, state.width * tokens, -1)  # (B, W·T, D)
         ancestry = extend_ancestry(state, tokens, x.device)
         step = self._step_context(x, state, ancestry, valid, visible)
@@ -317,13 +316,13 @@ class TransformerDecoder(TransformerStack):
             length=state.length + tokens,
             used=state.used + state.width * tokens,
             widths=state.widths + (state.width,) * tokens,
-            ancestry=None if ancestry is None else ancestry[:, -state.width :],  # of T tokens the last sees all
+            ancestry=None if ancestry is None else ancestry[:, -state.width :],  # (B, W, used), of the last token
             slot_positions=step.slot_positions,
         )
         return self.tap("output", self.norm(x, valid), str(self.norm.formula)).reshape(rows, tokens, -1), after
 
     def _reach(self, state: TransformerState, tokens: int) -> int:
-        """One past the highest position after this step."""
+        """Upper bound of the positions after this step."""
         reach = state.length + tokens
         return reach if state.left_padding is None or self.longest is None else min(reach, self.longest)
 
@@ -335,24 +334,24 @@ class TransformerDecoder(TransformerStack):
         valid: Tensor | None,
         visible: Tensor | None,
     ) -> StepContext:
-        """What all layers need to know of the new tokens x (B, W·T, D)."""
+        """Positions and masks of the new tokens x (B, W·T, D), shared by all layers."""
         tokens = x.shape[1] // state.width
-        places = step_positions(x.shape[1], state, x.device)  # (1, W·T)
-        positions = places
+        padded_positions = step_positions(x.shape[1], state, x.device)  # (1, W·T)
+        positions = padded_positions
         if state.left_padding is not None:
-            positions = (places - state.left_padding).clamp(min=0)  # (B, W·T)
+            positions = (padded_positions - state.left_padding).clamp(min=0)  # (B, W·T)
             if self.longest is not None:  # finished rows may share a batch with rows that started later
                 positions = positions.clamp(max=self.longest - 1)
         memory_mask = None if state.layout is None else state.layout.key_mask()  # (B, S)
-        slot_positions = extend_slot_positions(state, places) if self.needs_slot_positions else None
+        slot_positions = extend_slot_positions(state, padded_positions) if self.needs_slot_positions else None
         past_mask = None if ancestry is None else ancestry[:, None]  # (B, 1, W or T, slots)
         if visible is not None and (self.uses_distances or any(layer.attention.recorded for layer in self._layers())):
             past_mask = (visible[:, None, :] & lower_triangle(tokens, x.device))[:, None]
         first = state.used == 0 and state.width == 1
         relative = None
         if self.uses_distances and slot_positions is not None:
-            relative = self.relative(Distances(places[0], slot_positions, first))
-        unmasked = first and (self.has_patterns or (visible is not None and not self.uses_distances))
+            relative = self.relative(Distances(padded_positions[0], slot_positions, first))
+        prefill = first and (self.has_patterns or (visible is not None and not self.uses_distances))
         return StepContext(
             positions,
             state.used,
@@ -366,5 +365,5 @@ class TransformerDecoder(TransformerStack):
             max_width=state.max_width,
             slot_positions=slot_positions,
             left_padding=state.left_padding,
-            prefill=Packed.of([tokens] * len(x), x.device) if unmasked else None,
+            prefill=Packed.of([tokens] * len(x), x.device) if prefill else None,
         )

@@ -1,4 +1,4 @@
-"""State of a Transformer decoder: the KV cache of every layer, and which of its slots each hypothesis may see."""
+"""State of a Transformer decoder: the KV cache of every layer, and the slots that each hypothesis sees."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.multi_head import KeysValues
-from sightline.models.protocol import join_rows
+from sightline.models.protocol import join_rows, keep_rows, select_hypotheses
 from sightline.models.transformer.kv_cache import CacheJoin, KVCache, RowMoves, SlotMove
 
 
 @dataclass(frozen=True)
 class LayerCache:
-    """Keys and values of one layer. (G heads: H, or fewer where queries share them.)"""
+    """Keys and values of one layer."""
 
     self_attention: KVCache
     cross_attention: KeysValues | None  # (B, G, S, Dh); None without a source
@@ -27,9 +27,9 @@ class LayerCache:
         return LayerCache(self.self_attention.keep(moves, used), kept)
 
     def append(self, other: LayerCache, join: CacheJoin) -> LayerCache:
-        memory = None
-        if self.cross_attention is not None and other.cross_attention is not None:
-            memory = join_heads(self.cross_attention, other.cross_attention)
+        first, second, memory = self.cross_attention, other.cross_attention, None
+        if first is not None and second is not None:
+            memory = KeysValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
         return LayerCache(self.self_attention.append(other.self_attention, join), memory)
 
 
@@ -37,8 +37,8 @@ class LayerCache:
 class TransformerState:
     """The KV cache of B sentences with W hypotheses each, in slots that the hypotheses of a sentence share.
 
-    Keys and values are never copied when a hypothesis continues another: each slot is written once, by one hypothesis,
-    and `ancestry` (B, W, used) says which slots are in the past of which hypothesis. None: all slots (W = 1).
+    Reordering hypotheses copies no keys or values: each slot is written once, by one hypothesis, and `ancestry`
+    (B, W, used) marks the slots in the past of each hypothesis. None: all slots (W = 1).
     """
 
     kv_cache: tuple[LayerCache, ...]
@@ -49,10 +49,10 @@ class TransformerState:
     used: int = 0  # slots written
     width: int = 1  # W
     widths: tuple[int, ...] = ()  # slots written at each of the `length` steps
-    max_width: int = 1  # most hypotheses of a sentence at any time so far
+    max_width: int = 1  # maximum W so far
     ancestry: Tensor | None = None
     slot_positions: Tensor | None = None  # (used,) position of each slot, for layers that need it
-    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence, if they differ
+    left_padding: Tensor | None = None  # (B, 1) positions before the first token of each sentence; None: 0
 
     def select(self, parents: Tensor) -> TransformerState:
         width = parents.shape[1]
@@ -61,12 +61,11 @@ class TransformerState:
         past = self.ancestry
         if past is None:
             past = torch.ones(parents.shape[0], 1, self.used, dtype=torch.bool, device=parents.device)
-        rows = parents[:, :, None].expand(-1, -1, self.used)
         caches = (replace(cache, self_attention=cache.self_attention.select(parents)) for cache in self.kv_cache)
         return replace(
             self,
             kv_cache=tuple(caches),
-            ancestry=past.gather(1, rows),
+            ancestry=select_hypotheses(past, parents),
             width=width,
             max_width=max(self.max_width, width),
         )
@@ -80,8 +79,8 @@ class TransformerState:
             kv_cache=tuple(cache.keep(moves, self.used) for cache in self.kv_cache),
             batch=len(sentences),
             layout=None if self.layout is None else self.layout.select(sentences),
-            ancestry=None if self.ancestry is None else self.ancestry.index_select(0, sentences),
-            left_padding=None if self.left_padding is None else self.left_padding.index_select(0, sentences),
+            ancestry=keep_rows(self.ancestry, sentences),
+            left_padding=keep_rows(self.left_padding, sentences),
         )
         return kept._without_padding() if kept.batch else kept
 
@@ -105,10 +104,7 @@ class TransformerState:
         )
 
     def append(self, other: TransformerState) -> TransformerState:
-        """The slots of both in one buffer, the last step of one beside the last step of the other.
-
-        Steps before the first token of every sentence are dropped.
-        """
+        """Join the slots of both in one buffer, last steps aligned; steps that are padding everywhere are dropped."""
         join = join_of(self, other)
         layout = None
         if isinstance(self.layout, Padded) and isinstance(other.layout, Padded):
@@ -141,7 +137,7 @@ def _padding(state: TransformerState) -> Tensor:
 
 
 def join_of(first: TransformerState, second: TransformerState) -> CacheJoin:
-    """Where the slots of two states go; steps before the first token of every sentence are dropped."""
+    """Plan the joined buffer; steps before the first token of every sentence are dropped."""
     both = (first, second)
     dropped = [0 if state.left_padding is None else int(state.left_padding.min()) for state in both]
     lengths = [state.length - drop for state, drop in zip(both, dropped, strict=True)]
@@ -158,7 +154,7 @@ def join_of(first: TransformerState, second: TransformerState) -> CacheJoin:
 
 
 def _joined_ancestry(state: TransformerState, join: CacheJoin, move: SlotMove) -> Tensor:
-    """(B, W, count): the slots in the past of each hypothesis, after a move."""
+    """(B, W, count): ancestry after a move."""
     past = state.ancestry
     if past is None:
         past = torch.ones(state.batch, 1, state.used, dtype=torch.bool, device=state.device)
@@ -167,31 +163,26 @@ def _joined_ancestry(state: TransformerState, join: CacheJoin, move: SlotMove) -
     return whole
 
 
-def join_heads(first: KeysValues, second: KeysValues) -> KeysValues:
-    """Keys and values (B, G, S, Dh) of the sources of two states, one below the other."""
-    return KeysValues(*(join_rows(*parts, dim=2) for parts in zip(first, second, strict=True)))
-
-
 def heads_first(heads: KeysValues) -> KeysValues:
-    """(B, S, G, Dh) → (B, G, S, Dh), copied: `keep` writes to it, and without projections it is the memory itself."""
+    """(B, S, G, Dh) → (B, G, S, Dh), always a copy, because `keep` writes to it."""
     keys, values = (part.transpose(1, 2).clone(memory_format=torch.contiguous_format) for part in heads)
     return KeysValues(keys, values)
 
 
 def step_positions(count: int, state: TransformerState, device: torch.device) -> Tensor:
-    """(1, W·T) positions of the new tokens: W hypotheses all at one, T tokens of one hypothesis at T positions."""
+    """(1, W·T): positions of the new tokens, the same for all W hypotheses (W > 1: T = 1)."""
     if state.width > 1:
         return torch.full((1, count), state.length, device=device)
     return torch.arange(state.length, state.length + count, device=device)[None, :]
 
 
 def extend_slot_positions(state: TransformerState, positions: Tensor) -> Tensor:
-    """(used + W·T,): the positions of all slots, with those of this step, (1, W·T)."""
+    """(used + W·T,): positions of all slots, including those of this step (1, W·T)."""
     return positions[0] if state.slot_positions is None else torch.cat([state.slot_positions, positions[0]])
 
 
 def extend_ancestry(state: TransformerState, tokens: int, device: torch.device) -> Tensor | None:
-    """The ancestry with this step's slots: each of W hypotheses sees its own one, T tokens of one are causal."""
+    """Add the slots of this step: each of W hypotheses sees its own, T tokens of one hypothesis are causal."""
     if state.ancestry is None:
         return None
     count = state.width * tokens
@@ -206,7 +197,7 @@ def lower_triangle(count: int, device: torch.device) -> Tensor:
 
 
 def align_left(x: Tensor, left_padding: Tensor | None) -> Tensor:
-    """(B, T, …) without its left padding (B, 1), which moves to the end of each row (with arbitrary contents)."""
+    """Shift rows (B, T, …) left by their left padding (B, 1); the ends are arbitrary."""
     return x if left_padding is None else _shifted(x, left_padding)
 
 
