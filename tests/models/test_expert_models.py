@@ -175,12 +175,12 @@ def test_the_gradient_reaches_every_parameter(model: Seq2Seq) -> None:
         (
             RecurrentEncoderConfig.model_validate,
             {**LSTM, "layers": 1},
-            "stand between recurrent layers, and there is 1",
+            "are between recurrent layers, and there is 1",
         ),
         (
             RecurrentDecoderConfig.model_validate,
             {**LSTM, "layers": 1},
-            "stand between recurrent layers, and there is 1",
+            "are between recurrent layers, and there is 1",
         ),
         (
             RecurrentDecoderConfig.model_validate,

@@ -77,8 +77,9 @@ class CopyingState:
 
     def keep(self, sentences: Tensor) -> CopyingState:
         parts = (self.keys, self.states, self.tokens, self.copied)
-        kept = (part.index_select(0, sentences) for part in parts)
-        return CopyingState(self.decoder.keep(sentences), *kept, keep_rows(self.mask, sentences))
+        keys, states, tokens, copied = (part.index_select(0, sentences) for part in parts)
+        mask = keep_rows(self.mask, sentences)
+        return CopyingState(self.decoder.keep(sentences), keys, states, tokens, copied, mask)
 
     def append(self, other: CopyingState) -> CopyingState:
         forms = self.copied.shape[1] // max(1, self.tokens.shape[1])  # one or two per source token

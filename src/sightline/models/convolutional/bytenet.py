@@ -167,7 +167,7 @@ class ByteNetDecoder(TapModule):
         super().__init__()
         self.inner = width // 2
         self.layers = build_blocks(recipe, width, causal=True)
-        self.reaches = [block.convolution.reach for block in self.layers]
+        self.reaches: list[int] = [block.convolution.reach for block in self.layers]  # type: ignore[misc]
         self.norm = LayerNorm(width)
         self.dropout = Dropout(recipe.dropout)
         self.source = Linear(width, width, bias=False) if source else None

@@ -208,7 +208,7 @@ class ConvolutionalDecoder(TapModule):
         self.embed_positions = build_input_embedding(recipe, width)
         self.input_projection = width_map(width, self.channels, "W g + b", 1 - recipe.dropout)
         self.layers = build_blocks(recipe, self.channels, causal=True)
-        self.reaches = [block.convolution.reach for block in self.layers]
+        self.reaches: list[int] = [block.convolution.reach for block in self.layers]  # type: ignore[misc]
         count = recipe.layers if source else 0
         self.attentions = nn.ModuleList(StepAttention(width, self.channels) for _ in range(count))
         self.output_projection = width_map(self.channels, width, "W h + b")

@@ -53,8 +53,8 @@ class CausalSelfAttention(MultiHeadAttention):
 
     def step(self, x: Tensor, kv_cache: KVCache, step: StepContext) -> tuple[Tensor, KVCache]:
         """New tokens x (B, W·T, D) → outputs (B, W·T, D), and the cache with their keys and values."""
-        heads = self.queries_keys_values(x, step.rotation)
-        query, key, value = (part.transpose(1, 2) for part in heads)  # (B, H or G, W·T, Dh)
+        projected = self.queries_keys_values(x, step.rotation)
+        query, key, value = (part.transpose(1, 2) for part in projected)  # (B, H or G, W·T, Dh)
         if kv_cache.empty and self.qkv is None:  # without projections they are views of x
             key, value = key.clone(), value.clone()
         recorded = self.recorded
