@@ -273,9 +273,7 @@ def test_a_pitch_that_repeats_is_one_held_note(tmp_path: Path) -> None:
 
 
 @given(chorale=CHORALES.filter(lambda chorale: bool(chorale.steps)))
-def test_midi_file_has_exactly_the_notes_of_the_piece(
-    tmp_path_factory: pytest.TempPathFactory, chorale: Chorale
-) -> None:
+def test_midi_file_has_the_notes_of_the_piece(tmp_path_factory: pytest.TempPathFactory, chorale: Chorale) -> None:
     piece = written(chorale, tmp_path_factory.mktemp("midi"))
     for index, track in enumerate(piece.tracks[1:]):
         sung: list[int | None] = [None] * len(chorale.steps)

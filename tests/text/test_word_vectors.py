@@ -103,13 +103,10 @@ def test_repeated_words(tmp_path: Path) -> None:
     np.testing.assert_array_equal(vectors.matrix, np.array([[0.1], [0.1]], np.float32))
 
 
-def test_coverage_says_what_is_missing_most_frequent_first(tmp_path: Path) -> None:
+def test_coverage_lists_missing_words(tmp_path: Path) -> None:
     path = written(tmp_path, "a 0.1\nb 0.2\n")
-    coverage = read_word_vectors(path, ["x", "A", "y", "b", "z"], lowercase=True, counts=[1, 50, 7, 9, 7]).coverage
-    assert coverage.missing == ("y", "z", "x")
-    assert str(coverage) == "2 of 5 words have a vector (40.0%), 1 of them lowercased; missing: y, z, x"
-    with pytest.raises(WordVectorError, match="1 count for 2 words"):
-        read_word_vectors(path, ["a", "b"], counts=[1])
+    coverage = read_word_vectors(path, ["x", "A", "y", "b", "z"], lowercase=True).coverage
+    assert (coverage.found, coverage.lowercased, coverage.missing) == (1, 1, ("x", "y", "z"))
 
 
 @pytest.mark.parametrize(
@@ -285,12 +282,6 @@ def test_coverage_describes_itself_in_one_line(tmp_path: Path) -> None:
     _, coverage = initial_embeddings(path, TOKENIZER, 4, TABLE)
     words = TOKENIZER.size - 4
     assert coverage.describe() == f"word vectors: 5 of {words} words ({5 / words:.1%}) found in vectors.txt"
-    counts = [7, 10, 7, 7] + [0] * words  # pad, start and end do not count; unknown ones have no vector
-    counts[PIECES.index("▁The")] = 30
-    _, coverage = initial_embeddings(path, TOKENIZER, 4, TABLE, counts=counts)
-    assert coverage.tokens == pytest.approx(0.75)
-    assert coverage.describe().endswith("found in vectors.txt, 75.0% of the running tokens")
-    assert coverage.share == 5 / words
 
 
 def test_vectors_that_do_not_fit_a_model_are_an_error_with_a_remedy(tmp_path: Path) -> None:
@@ -300,8 +291,6 @@ def test_vectors_that_do_not_fit_a_model_are_an_error_with_a_remedy(tmp_path: Pa
         initial_embeddings(path, TOKENIZER, 6, wide)
     with pytest.raises(WordVectorError, match=r"the table has shape \(3, 4\), and"):
         initial_embeddings(path, TOKENIZER, 4, TABLE[:3])
-    with pytest.raises(WordVectorError, match=r"2 counts for .* pieces; give one for each id"):
-        initial_embeddings(path, TOKENIZER, 4, TABLE, counts=[1, 2])
     write_word_vectors(path, ["Grüße"], np.ones((1, 4)))
     with pytest.raises(WordVectorError, match=r"a vector for none of the .* pieces of the vocabulary; take"):
         initial_embeddings(path, TOKENIZER, 4, TABLE)

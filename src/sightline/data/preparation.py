@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import groupby, islice
+from itertools import groupby
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from sightline.text.tokenizer import PAD, SPECIALS, UNK
 from sightline.text.vocabulary import Vocabulary, with_preprocessing
 
 _SAMPLE = 20_000  # examples that are searched for copied words
-_TAGS = 1_000  # distinct target words that are inspected, to recognise tags
-_RARE = 2  # a word is rare if the targets have it so many times or fewer
+_TAGS = 1_000  # distinct target words that are inspected to recognise tags
+_RARE = 2  # most occurrences of a rare word in the targets
 _PUNCTUATION = ".,;:!?'\"()[]{}<>=«»„“”‘’"
 
 ExampleCounter = Callable[[str, int], None]  # description of the step, examples so far
@@ -202,32 +202,21 @@ def _check_validation_fits(recipe: Recipe, store: Store) -> None:
 
 def measure(examples: Iterable[Example]) -> TextSize:
     """The size of a text, for the defaults that depend on it: one pass over its examples."""
-    count = source_words = target_words = source_characters = target_characters = 0
+    count, words, characters = 0, [0, 0], [0, 0]
     alphabet: set[str] = set()
     tags: set[str] = set()
     sample: list[Example] = []
     for example in examples:
         count += 1
-        source_words += len(example.source.split())
-        target_words += len(example.target.split())
-        source_characters += len(example.source)
-        target_characters += len(example.target)
-        alphabet.update(example.source)
-        alphabet.update(example.target)
+        for side, text in enumerate(example):
+            words[side] += len(text.split())
+            characters[side] += len(text)
+            alphabet.update(text)
         if len(tags) < _TAGS:
             tags.update(example.target.split())
         if len(sample) < _SAMPLE:
             sample.append(example)
-    return TextSize(
-        count,
-        source_words,
-        target_words,
-        source_characters,
-        target_characters,
-        len(alphabet),
-        copied_share(sample),
-        marks_spans(tags),
-    )
+    return TextSize(count, *words, *characters, len(alphabet), copied_share(sample), marks_spans(tags))
 
 
 def marks_spans(tags: Collection[str]) -> bool:
@@ -239,11 +228,11 @@ def marks_spans(tags: Collection[str]) -> bool:
 
 def copied_share(examples: Iterable[Example]) -> float:
     """The share of rare target words that also occur in their own source: names and numbers to copy."""
-    pairs = [(_words(example.source), _words(example.target)) for example in islice(examples, _SAMPLE)]
+
+    def words(text: str) -> set[str]:
+        return {word for word in (each.strip(_PUNCTUATION) for each in text.split()) if word}
+
+    pairs = [(words(example.source), words(example.target)) for example in examples]
     counts = Counter(word for _, target in pairs for word in target)
     rare = [word in source for source, target in pairs for word in target if counts[word] <= _RARE]
     return sum(rare) / len(rare) if rare else 0.0
-
-
-def _words(text: str) -> set[str]:
-    return {word for word in (each.strip(_PUNCTUATION) for each in text.split()) if word}

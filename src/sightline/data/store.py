@@ -1,8 +1,8 @@
 """The tokenized corpus on disk: written once, then memory-mapped.
 
-A store lies in the cache under a hash of everything it is built from (file contents, recipe sections, tokenizers,
-format), so a changed input never meets an old store and there is nothing to rebuild by hand. Building streams: memory
-does not grow with the corpus (only `deduplicate` keeps 8 bytes of hash for each example).
+A store is in the cache under a hash of everything it is built from (file contents, recipe sections, tokenizers,
+format), so a changed input gives a new store. Building streams: memory does not grow with the corpus (only
+`deduplicate` keeps 8 bytes of hash for each example).
 """
 
 from __future__ import annotations
@@ -371,10 +371,7 @@ def _row(views: tuple[NDArray[np.int32], Ids], row: int) -> Ids:
 
 
 class StoreVariants:
-    """Stores of the same text under different BPE-dropout, one for each epoch in turn.
-
-    While one is trained on, the next is built in a thread.
-    """
+    """Stores of the same text under different BPE-dropout, for the epochs in turn; the next is built in a thread."""
 
     def __init__(self, build: Callable[[int, threading.Event], Store], count: int) -> None:
         """`build(variant, stop)` makes the store of a variant, and raises `Stopped` soon after the event is set."""

@@ -89,18 +89,18 @@ def fixed_limits(sources: Sequence[int] | Lengths) -> Lengths:
 
 def _hull(points: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The upper concave, non-decreasing hull of points sorted by their first number."""
+
+    def below(x: int, y: int) -> bool:
+        """Whether the last corner is on or below the line from the corner before it to (x, y)."""
+        if len(corners) < 2:
+            return False
+        (x0, y0), (x1, y1) = corners[-2:]
+        return (y1 - y0) * (x - x0) <= (y - y0) * (x1 - x0)
+
     corners = list[tuple[int, int]]()
     for source, target in points:
         target = max(target, corners[-1][1]) if corners else target
-        while corners and (corners[-1][0] == source or _below(corners, (source, target))):
+        while corners and (corners[-1][0] == source or below(source, target)):
             corners.pop()
         corners.append((source, target))
     return tuple(corners)
-
-
-def _below(corners: Sequence[tuple[int, int]], new: tuple[int, int]) -> bool:
-    """Whether the last corner is on or below the line from the one before it to a new point."""
-    if len(corners) < 2:
-        return False
-    (x0, y0), (x1, y1) = corners[-2:]
-    return (y1 - y0) * (new[0] - x0) <= (new[1] - y0) * (x1 - x0)

@@ -14,7 +14,7 @@ import io
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal, TypeVar, cast
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sightline.files import READ_ERRORS, compressed, open_decompressed, write_atomically
 from sightline.terminal import plural, short
-from sightline.text.tokenizer import SPACE, SPECIALS, UNK, Tokenizer
+from sightline.text.tokenizer import SPACE, SPECIALS, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,13 +35,12 @@ Table = TypeVar("Table", "Tensor", NDArray[np.float32])
 
 @dataclass(frozen=True)
 class Coverage:
-    """How much of a vocabulary has a vector."""
+    """The number of words of a vocabulary that have a vector in a file."""
 
     found: int  # exact matches
     lowercased: int  # matches of the lowercased word
-    missing: tuple[str, ...]  # the most frequent first if counts are given, else in the order of the vocabulary
-    tokens: float | None = None  # the share of the running tokens that have a vector, if counts are given
-    file: str = ""
+    missing: tuple[str, ...]
+    file: str
 
     @property
     def known(self) -> int:
@@ -53,24 +52,10 @@ class Coverage:
         """All words."""
         return self.known + len(self.missing)
 
-    @property
-    def share(self) -> float:
-        """The part of the vocabulary that has a vector."""
-        return self.known / max(self.size, 1)
-
     def describe(self) -> str:
         """One line for a log: "word vectors: 14,210 of 16,000 words (88.8%) found in vectors.txt"."""
-        text = f"word vectors: {self.known:,} of {self.size:,} words ({self.share:.1%}) found"
-        text += f" in {self.file}" if self.file else ""
-        return text if self.tokens is None else f"{text}, {self.tokens:.1%} of the running tokens"
-
-    def __str__(self) -> str:
-        text = f"{self.known:,} of {self.size:,} words have a vector ({self.share:.1%})"
-        if self.lowercased:
-            text += f", {self.lowercased:,} of them lowercased"
-        if self.missing:
-            text += f"; missing: {', '.join(self.missing[:10])}{', …' if len(self.missing) > 10 else ''}"
-        return text
+        share = self.known / max(self.size, 1)
+        return f"word vectors: {self.known:,} of {self.size:,} words ({share:.1%}) found in {self.file}"
 
 
 @dataclass(frozen=True)
@@ -89,18 +74,12 @@ def read_word_vectors(
     format: Format | None = None,
     lowercase: bool = False,
     width: int | None = None,
-    counts: Sequence[int] | None = None,
 ) -> WordVectors:
     """The vectors of the words of a vocabulary, written without "▁".
 
     Without a format, it is detected. With `lowercase`, a word without an exact match gets the vector of its lowercased
-    form. `width` is the expected D; `counts` (V) sort the missing words. If a word occurs twice, its first vector
-    counts.
+    form. `width` is the expected D. If a word occurs twice in the file, its first vector is used.
     """
-    if counts is not None and len(counts) != len(vocabulary):
-        raise WordVectorError(
-            f"{plural(len(counts), 'count')} for {plural(len(vocabulary), 'word')}; give one for each word"
-        )
     exact = _rows(vocabulary)
     lowered = _rows([word.lower() for word in vocabulary]) if lowercase else {}
     with vector_entries(path, format, width, exact.keys() | lowered.keys()) as (width, entries):
@@ -111,13 +90,8 @@ def read_word_vectors(
                 for row in rows:
                     if source[row] < level:
                         matrix[row], source[row] = vector, level
-    missing, tokens = np.flatnonzero(source == 0), None
-    if counts is not None:
-        often = np.asarray(counts)
-        missing = missing[np.argsort(-often[missing], kind="stable")]
-        tokens = float(often[source > 0].sum() / max(often.sum(), 1))
-    words = tuple(vocabulary[row] for row in missing.tolist())
-    coverage = Coverage(int((source == 2).sum()), int((source == 1).sum()), words, tokens, path.name)
+    missing = tuple(vocabulary[row] for row in np.flatnonzero(source == 0).tolist())
+    coverage = Coverage(int((source == 2).sum()), int((source == 1).sum()), missing, path.name)
     return WordVectors(matrix, source > 0, coverage)
 
 
@@ -128,39 +102,27 @@ def read_all_word_vectors(path: Path) -> tuple[list[str], Matrix]:
     return [word for word, _ in pairs], np.array([vector for _, vector in pairs], np.float32).reshape(-1, width)
 
 
-def initial_embeddings(
-    path: Path, tokenizer: Tokenizer, width: int, table: Table, *, counts: Sequence[int] | None = None
-) -> tuple[Table, Coverage]:
+def initial_embeddings(path: Path, tokenizer: Tokenizer, width: int, table: Table) -> tuple[Table, Coverage]:
     """A copy of an embedding table (V, D) in which the words of a file have its vectors.
 
     A piece is looked up without its "▁", then lowercased. Vectors are multiplied by the one number that makes their
     root mean square that of the rows they replace: the scale suits the initialization of the network, and cosines stay
     the same. Special tokens and words without a vector keep their random rows.
-
-    `counts` (V), how often each id occurs, make the coverage say the share of running tokens; unknown ones count as
-    such, and pad, start and end do not count.
     """
     if tuple(table.shape) != (tokenizer.size, width):
         raise WordVectorError(
             f"the table has shape {tuple(table.shape)}, and {tokenizer.size:,} pieces of width {width} need "
             f"({tokenizer.size}, {width}); build it from the same tokenizer and model.width"
         )
-    if counts is not None and len(counts) != tokenizer.size:
-        raise WordVectorError(f"{plural(len(counts), 'count')} for {tokenizer.size:,} pieces; give one for each id")
     first = len(SPECIALS)
     pieces = tokenizer.pieces(range(first, tokenizer.size))
     words = [piece.removeprefix(SPACE) or SPACE for piece in pieces]
-    often = None if counts is None else counts[first:]
-    vectors = read_word_vectors(path, words, lowercase=True, width=width, counts=often)
-    coverage = vectors.coverage
-    if not coverage.known:
+    vectors = read_word_vectors(path, words, lowercase=True, width=width)
+    if not vectors.coverage.known:
         raise WordVectorError(
             f"{path} has a vector for none of the {len(words):,} pieces of the vocabulary; take vectors of the "
             f"language of the text, and a tokenizer of kind word"
         )
-    if counts is not None and coverage.tokens is not None:
-        running = max(sum(counts[first:]), 1)
-        coverage = replace(coverage, tokens=coverage.tokens * running / (running + counts[UNK]))
     old = table if isinstance(table, np.ndarray) else table.detach().cpu().numpy()
     new = old.copy()
     rows = first + np.flatnonzero(vectors.known)
@@ -170,10 +132,10 @@ def initial_embeddings(
         raise WordVectorError(f"{path}: all vectors are zero; {AGAIN}")
     new[rows] = known * (np.sqrt(np.square(old[rows], dtype=np.float64).mean()) / size)
     if isinstance(table, np.ndarray):
-        return new, coverage
+        return new, vectors.coverage
     import torch  # only callers with tensors need it
 
-    return torch.from_numpy(new).to(table), coverage
+    return torch.from_numpy(new).to(table), vectors.coverage
 
 
 def write_word_vectors(
