@@ -3,7 +3,7 @@
 A store holds pairs of ids, source and target. Training uses teacher forcing: the decoder input is the reference target
 shifted right, and the labels are the same target with its end token, so each position predicts the next token. A tagger
 has a label for each word, a classifier one for each text. A decoder-only model reads source and target as one sequence,
-with labels on the target alone. Positions without a label are PAD, which the loss ignores. `prefetch` collates ahead of
+with labels only on the target. Positions without a label are PAD, which the loss ignores. `prefetch` collates ahead of
 the training step, in a thread.
 """
 
@@ -81,7 +81,7 @@ def seq2seq_ids(sources: Ids, targets: Ids) -> ExampleIds:
 
 
 def decoder_only_ids(sources: Ids, targets: Ids) -> ExampleIds:
-    """Source, end token, start token and target as one sequence, as decoding reads them; labels on the target alone."""
+    """Source, end token, start token and target as one sequence, as decoding reads them; labels only on the target."""
     inputs = [np.concatenate([s, [END, START], t]) for s, t in zip(sources, targets, strict=True)]
     labels = [np.concatenate([np.full(len(s) + 1, PAD), t, [END]]) for s, t in zip(sources, targets, strict=True)]
     return ExampleIds(None, TokenSequences(inputs), TokenSequences(labels))

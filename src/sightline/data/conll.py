@@ -189,7 +189,7 @@ def tagged_sentences(
 ) -> Iterator[TaggedSentence]:
     """The sentences of a file, each as soon as it is complete; together they have all lines.
 
-    A sentence ends with its blank line; a further blank line, comments alone or a -DOCSTART- line make a sentence
+    A sentence ends with its blank line; a further blank line, only comments or a -DOCSTART- line make a sentence
     without words. `word` is the column of the words in column files; `name` is the name of the input in errors. Lines
     keep their line ends, if they have any.
     """

@@ -65,7 +65,7 @@ def _no_folder(folder: str, candidates: Sequence[Path]) -> DataError:
     unset = "" if os.environ.get("SIGHTLINE_CORPORA") else " ($SIGHTLINE_CORPORA is not set)"
     return DataError(
         f"data.folder: {problem}{unset}; {_how_to_get(folder)}set data.folder (of a run, in its recipe.yaml) to where "
-        f"the corpus lies, or SIGHTLINE_CORPORA to the folder that holds it"
+        f"the corpus is, or SIGHTLINE_CORPORA to the folder that holds it"
     )
 
 

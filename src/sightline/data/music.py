@@ -212,7 +212,7 @@ def transpose(chorale: Chorale, semitones: int) -> Chorale:
 
 
 def write_midi(chorale: Chorale, path: Path) -> None:
-    """Write a standard MIDI file, format 1: a track for the tempo, then one for each voice, on a channel of its own.
+    """Write a standard MIDI file, format 1: a track for the tempo, then one for each voice, on separate channels.
 
     A pitch that repeats in a voice is one held note. The time signature is 4/4: the corpus has no bars.
     """

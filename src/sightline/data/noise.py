@@ -118,7 +118,7 @@ def mask_tokens(text: Ids, noise: MaskNoise, pieces: PieceTable, random: NoiseRa
 
 
 def _words(text: Ids, pieces: PieceTable) -> Ids:
-    """Where words begin. A special token is a word of its own, and so is the rest of a word after it."""
+    """Where words begin. A special token is a separate word, and so is the rest of a word after it."""
     begins = pieces.begins[text]
     special = text < len(SPECIALS)
     begins[1:] |= special[:-1]
@@ -315,7 +315,7 @@ class NoisePlan(EpochPlan):
     def waste(self, epoch: int = 0) -> float:
         if self.layout == "packed":
             return 0.0
-        batch = self.batch(epoch, self.epoch(epoch)[0])  # all but the last are alike
+        batch = self.batch(epoch, self.epoch(epoch)[0])  # all but the last have the same sizes
         sides: list[Any] = [batch.source, *([] if batch.decoder_layout is None else [batch.decoder_input])]
         return 1 - sum(int((side != PAD).sum()) for side in sides) / sum(int(side.numel()) for side in sides)
 

@@ -158,7 +158,7 @@ def held_out_notes(prepared: PreparedData) -> list[str]:
 
 
 def _label_notes(prepared: PreparedData) -> list[str]:
-    """Validation labels (empty ones too) that are not in the training text; labels that differ by spaces alone."""
+    """Validation labels (empty ones too) that are not in the training text; labels that differ only by spaces."""
     notes, target, store = [], prepared.vocabulary.target, prepared.validation
     ids = np.concatenate([ids for _, ids in store.targets])
     empty = int((store.target_lengths == 0).sum()) if prepared.vocabulary.labels == "one" else 0
@@ -170,10 +170,10 @@ def _label_notes(prepared: PreparedData) -> list[str]:
         )
     labels = sorted(target.decode([number]) for number in range(len(SPECIALS), target.size))
     for _, group in groupby(sorted(labels, key=str.strip), str.strip):
-        if len(alike := list(group)) > 1:
+        if len(similar := list(group)) > 1:
             notes.append(
-                f"labels {', '.join(map(repr, alike))}: only spaces tell them apart, so they are learned as "
-                f"{len(alike)} and scored as one; write them alike"
+                f"labels {', '.join(map(repr, similar))}: only spaces tell them apart, so they are learned as "
+                f"{len(similar)} and scored as one; write them the same way"
             )
     return notes
 
@@ -216,7 +216,16 @@ def measure(examples: Iterable[Example]) -> TextSize:
             tags.update(example.target.split())
         if len(sample) < _SAMPLE:
             sample.append(example)
-    return TextSize(count, *words, *characters, len(alphabet), copied_share(sample), marks_spans(tags))
+    return TextSize(
+        count,
+        source_words=words[0],
+        target_words=words[1],
+        source_characters=characters[0],
+        target_characters=characters[1],
+        alphabet=len(alphabet),
+        copied=copied_share(sample),
+        spans=marks_spans(tags),
+    )
 
 
 def marks_spans(tags: Collection[str]) -> bool:

@@ -66,9 +66,9 @@ def read(
 ) -> Iterator[Example]:
     """The examples of one source in order; with `swap`, source and target are exchanged.
 
-    A source's `share` is decided by its source side, swapped or not, so both directions split a corpus alike. If each
-    word has a label (`labelled`), a line with more or fewer labels than words is an error. If lines beyond the limit
-    are dropped, a `LongLine` takes the place of both sides.
+    The source side, swapped or not, decides whether an example is in a `share`, so both directions split a corpus the
+    same way. If each word has a label (`labelled`), a line with more or fewer labels than words is an error. If lines
+    beyond the limit are dropped, a `LongLine` takes the place of both sides.
     """
     paths = source_files(source, folder)
     spell = isinstance(source, PatternSource) and source.spell

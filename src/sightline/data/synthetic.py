@@ -32,7 +32,7 @@ FIRST, LAST = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
 
 _NAMED = ("full", "long", "medium")
 _SKELETONS = ("yMMMd", "yMMMEd", "yMMMMd", "yMMMMEEEEd")
-# Numbers alone distinguish day and month only where the order is unambiguous: 3.4.2015, 2015年4月3日.
+# Numbers distinguish day and month only where the order is unambiguous: 3.4.2015, 2015年4月3日.
 _CLEAR_NUMBERS = re.compile(r".*年.*|((E+|c+)[, ]*)?d+\. ?M+\. ?y+\.?")
 _ENGLISH = ("MMMM 'DAY', y", "'DAY' MMMM y", "EEEE, MMMM 'DAY', y", "'DAY' 'of' MMMM y")
 

@@ -105,7 +105,7 @@ def open_lines(path: Path, most: int = LONGEST) -> Iterator[str]:
 
 
 def lines_of_stream(read: Callable[[int], bytes], name: str, most: int = LONGEST) -> Iterator[str]:
-    """The lines of a stream, given its `read`; a `LongLine` for each line of more than `most` bytes."""
+    """The lines of a stream with this `read` method; a `LongLine` for each line of more than `most` bytes."""
     number = 1
     for block in _blocks(read, name, most):
         if isinstance(block, LongLine):

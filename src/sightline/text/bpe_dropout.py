@@ -36,7 +36,7 @@ class BpeDropoutEncoder:
         self._table: dict[tuple[str, *tuple[int, ...]], tuple[list[int], int]] = {}
 
     def encode(self, texts: Sequence[Sequence[str]], *, dropout: float, seed: int) -> Iterator[list[int]]:
-        """The ids of texts given as lists of words."""
+        """The ids of texts, which are lists of words."""
         gaps = _gaps(dropout, seed)
         keep = next(gaps)  # merges to apply before one is skipped
         for words in texts:

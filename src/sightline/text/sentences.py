@@ -7,7 +7,7 @@ where space follows, unless it belongs to the word before it. These do:
   behind some others before a number (Nr. 5), behind a number that would be a sentence by itself (1. First);
 - in a text whose sentences begin with capitals, where small letters follow: any mark but a single full stop ("Why?" he
   asked), and a full stop behind a few more abbreviations (etc.) or a short word without vowels (bzw.). Behind others it
-  is an end all the same, for names like libpng begin sentences too.
+  is an end, for names like libpng begin sentences too.
 
 So a sentence that really ends with a single letter (vitamin C.) is not separated from the next.
 """
@@ -68,7 +68,7 @@ class _Stop:
         self.plain = match[0] == "."
         self.next, self.second = _next(text, self.end)
         before = None if match[1] is None else _BEFORE.search(text, max(0, self.start - _LONGEST), self.start)
-        self.word = "" if before is None else before[0]  # the word before the mark; empty if the mark is alone
+        self.word = "" if before is None else before[0]  # the word before the mark; empty if there is none
         word = self.word.lower()
         named = word in _ABBREVIATIONS or (word in _BEFORE_NUMBERS and self.next.isdigit())
         self.abbreviates = self.plain and (named or _LETTERS.fullmatch(word) is not None)

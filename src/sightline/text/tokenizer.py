@@ -27,7 +27,7 @@ from sightline.text.bpe_dropout import BpeDropoutEncoder
 PAD, UNK, START, END = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
 SPACE = "▁"  # U+2581; in a text it is read as "_", or it would be decoded as a space
-OWN_SPACE = "\U000f2581"  # private use: stands for a "▁" of the text in whitespace tokenizers, which restore it
+OWN_SPACE = "\U000f2581"  # private use: replaces a "▁" of the text in whitespace tokenizers, which restore it
 
 _SILENT = frozenset((PAD, START, END))
 
@@ -66,7 +66,7 @@ class Tokenizer:
 
     @classmethod
     def parse(cls, text: str) -> Tokenizer:
-        """The tokenizer of a tokenizer.json, given its content."""
+        """The tokenizer in the content of a tokenizer.json."""
         try:
             inner = tokenizers.Tokenizer.from_str(text)
         except Exception as error:  # the library raises bare Exception

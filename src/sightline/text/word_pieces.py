@@ -55,7 +55,7 @@ def word_groups(pieces: Sequence[str]) -> list[list[int]]:
     """The indices of the pieces of each word; each piece is in one word.
 
     A word begins at a space, at a mark and after a mark. Marks are punctuation and special tokens: <s>, <mask>. An
-    unknown piece ("<unk 犬>") is a word of its own, with the space before it.
+    unknown piece ("<unk 犬>") is a separate word, with the space before it.
     """
     groups: list[list[int]] = []
     alone = True

@@ -2,7 +2,7 @@
 
 word2vec text    "N D\\n", then N lines "word x₁ … x_D"
 word2vec binary  "N D\\n", then N times: word, space, D float32 (little-endian), with or without a newline
-GloVe text       lines "word x₁ … x_D" alone; some words contain spaces, so values are counted from the right
+GloVe text       lines "word x₁ … x_D"; some words contain spaces, so values are counted from the right
 
 Files may be compressed (.gz, .xz, .bz2, .zst). They are streamed, and only the words of a vocabulary are kept. Words
 are compared as UTF-8 bytes, so invalid UTF-8 in well-known files does no harm.
@@ -192,7 +192,7 @@ class WordVectorError(ValueError):
 def vector_entries(
     path: Path, format: Format | None, width: int | None, words: Container[bytes] | None
 ) -> Iterator[tuple[int, _Entries]]:
-    """D, and the words with their vectors (D,) in file order; `words`, if given, selects some of them.
+    """D, and the words with their vectors (D,) in file order; None: all words of the file.
 
     Without a format, it is detected.
     """

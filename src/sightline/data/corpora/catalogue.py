@@ -34,7 +34,7 @@ class Product:
     name: str
     lines: int
     sha256: str
-    original: str = ""  # the original it is made from, if there is one
+    original: str = ""  # the original it is made from, if any
     member: str = ""  # of an archive
 
 

@@ -127,7 +127,7 @@ def synopses(files: Sequence[Path]) -> Iterator[tuple[str, bytes]]:
 
     A control stanza has `Description: synopsis` and, indented by a space, the description; a line with a single full
     stop is empty. Debian has descriptions in `Translation-en` files (`Description-en:`), its `Packages` files have
-    synopses alone; files of dpkg-scanpackages, and the status file of dpkg, have both.
+    only synopses; files of dpkg-scanpackages, and the status file of dpkg, have both.
     """
     pairs: dict[str, str] = {}
     for file in files:

@@ -17,7 +17,7 @@ from sightline.progress import Progress, silent
 
 
 def destination(to: Path | None) -> Path:
-    """The folder for corpora: the given one, else $SIGHTLINE_CORPORA, else the user's."""
+    """The folder for corpora: `to`, else $SIGHTLINE_CORPORA, else in the user's data folder."""
     return to or corpora_folders()[0]
 
 
@@ -97,7 +97,7 @@ class ResumingDownloader:
     progress: Progress
 
     def __call__(self, url: str, output_file: Any, pooch: Any) -> None:
-        """Download to `part`, then move it to where pooch wants it."""
+        """Download to `part`, then move it to `output_file`."""
         import requests
 
         for attempt in range(1, _ATTEMPTS + 1):

@@ -164,7 +164,7 @@ def adjective_ending(determiner: str, case: str, gender: str, plural: bool) -> s
 
 
 def noun_form(noun: Noun, case: str, plural: bool) -> str:
-    """The German noun; only the dative plural has an ending of its own."""
+    """The German noun; only the dative plural has a separate ending."""
     if not plural:
         return noun.german
     return noun.german_plural + ("n" if case == "dat" and noun.german_plural[-1] not in "ns" else "")
