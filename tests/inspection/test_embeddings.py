@@ -28,7 +28,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.models.ngram import CountedModel
 from sightline.models.recurrent.config import RecurrentDecoderConfig
 from sightline.models.transformer.config import TransformerConfig
-from sightline.plots.senses import draw_senses, principal_plane, turned_alike
+from sightline.plots.senses import align_axes, draw_senses, principal_plane
 from sightline.recipe.model import PositionsConfig
 from sightline.text.tokenizer import END, START
 from sightline.text.word_pieces import align_words
@@ -321,7 +321,7 @@ def test_equal_vectors_project_to_one_point() -> None:
 
 def test_planes_are_aligned_by_rotation() -> None:
     model = np.array([[1.0, 2.0], [-1.0, -2.0]])
-    assert turned_alike(model * [-1, 1], model).tolist() == model.tolist()
+    assert align_axes(model * [-1, 1], model).tolist() == model.tolist()
 
 
 def test_a_picture_is_drawn_for_places_in_any_script(tmp_path: Path) -> None:

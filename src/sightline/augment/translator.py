@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -113,6 +114,7 @@ class Translator:
         return Outcome("", "ratio") if self.limits.uneven(length, len(prediction.tokens)) else Outcome(text)
 
 
+@cache
 def sentence_scorer(name: Choice) -> Callable[[str, str], float]:
     """Similarity of two texts: sacreBLEU's sentence BLEU (with effective order) or chrF."""
     from sacrebleu.metrics.bleu import BLEU

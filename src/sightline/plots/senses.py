@@ -74,7 +74,7 @@ def principal_plane(vectors: NDArray[np.float32]) -> tuple[Numbers, Numbers]:
     return places, shares
 
 
-def turned_alike(places: Numbers, model: Numbers) -> Numbers:
+def align_axes(places: Numbers, model: Numbers) -> Numbers:
     """Flip axes to agree with `model`: the sign of a principal component is arbitrary."""
     signs = np.where((places * model).sum(axis=0) < 0, -1.0, 1.0)
     result: Numbers = places * signs
@@ -85,7 +85,7 @@ def _planes(occurrences: Occurrences) -> dict[str, tuple[Numbers, Numbers]]:
     """The plane of each layer, with the signs of the last."""
     planes = {name: principal_plane(vectors) for name, vectors in occurrences.layers.items()}
     last, _ = planes[list(planes)[-1]]
-    return {name: (turned_alike(places, last), shares) for name, (places, shares) in planes.items()}
+    return {name: (align_axes(places, last), shares) for name, (places, shares) in planes.items()}
 
 
 def _colours(planes: dict[str, tuple[Numbers, Numbers]]) -> list[Any]:
