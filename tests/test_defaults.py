@@ -215,11 +215,11 @@ def test_a_key_with_another_value_refuses_to_resume(tmp_path: Path) -> None:
 def test_dry_run_and_training_warn_of_a_warm_up_longer_than_the_training(tmp_path: Path) -> None:
     changes = [*TINY, "training.limits.steps=3", "training.schedule.warmup=4000"]
     recipe, _ = open_recipe(write(tmp_path, "classification"), changes)
-    wanted = "training.schedule.warmup (4,000 steps) is more than the whole training (about 3 steps"
-    assert any(wanted in note for note in dry_run(recipe).notes)
+    expected = "training.schedule.warmup (4,000 steps) is more than the whole training (about 3 steps"
+    assert any(expected in note for note in dry_run(recipe).notes)
     display = Silent()
     sightline.train(recipe, out=tmp_path / "run", display=display)
-    assert sum(wanted in note for note in display.notes) == 1
+    assert sum(expected in note for note in display.notes) == 1
 
 
 def test_a_default_warm_up_fits_into_any_limit(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ DEEP = 100_000
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (BOMB, f"recipe.yaml:5: e: more than {MAX_VALUES:,} values, counting what aliases repeat"),
         ("x: " + "[" * DEEP, f"recipe.yaml:1: this is not YAML: nested more than {MAX_DEPTH} levels deep"),
@@ -37,11 +37,11 @@ DEEP = 100_000
     ],
     ids=["aliases", "brackets", "braces", "dashes", "items", "bytes", "digits", "surrogate", "nul"],
 )
-def test_a_document_out_of_bounds_is_refused_by_its_line(tmp_path: Path, text: str, said: str) -> None:
+def test_a_document_out_of_bounds_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "recipe.yaml").write_text(text)
     with pytest.raises(RecipeError) as refused:
         load_recipe(tmp_path / "recipe.yaml")
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_an_alias_bomb_takes_no_memory() -> None:
@@ -104,14 +104,14 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "said"), REFUSED, ids=[f"{key}={value}" for key, value, _ in REFUSED])
-def test_a_number_no_recipe_has_is_refused_by_its_key(tmp_path: Path, key: str, value: str, said: str) -> None:
+@pytest.mark.parametrize(("key", "value", "message"), REFUSED, ids=[f"{key}={value}" for key, value, _ in REFUSED])
+def test_a_number_no_recipe_has_is_refused_by_its_key(tmp_path: Path, key: str, value: str, message: str) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(DATA + MODEL)
     with pytest.raises(RecipeError) as refused:
         load_recipe(path, [f"{key}={value}"])
     assert f"override '{key}={value}'" in str(refused.value)
-    assert said in str(refused.value), str(refused.value)
+    assert message in str(refused.value), str(refused.value)
 
 
 def test_values_within_bounds_are_unchanged(tmp_path: Path) -> None:

@@ -73,8 +73,8 @@ def test_a_training_with_parts_of_a_plugin_runs_and_records_it(tmp_path: Path, m
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     (recorded,) = config["plugins"]
     assert (recorded["package"], recorded["version"]) == ("example-plugin", "1.2")
-    wanted = ["encoder bag-of-words", "metric length-ratio", "processor no-repeated-token", "score cosine"]
-    assert recorded["parts"] == wanted
+    expected = ["encoder bag-of-words", "metric length-ratio", "processor no-repeated-token", "score cosine"]
+    assert recorded["parts"] == expected
     # in a process without the plug-in
     forget_plugins(monkeypatch)
     monkeypatch.setattr(registry, "_loaded", {""})

@@ -90,7 +90,7 @@ def test_language_model_labels_are_the_next_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "model", "wanted"),
+    ("task", "model", "expected"),
     [
         ("seq2seq", {"encoder": READER, "decoder": WRITER}, seq2seq_ids),
         ("seq2seq", {"decoder": WRITER}, decoder_only_ids),
@@ -100,9 +100,9 @@ def test_language_model_labels_are_the_next_tokens() -> None:
         ("language-model", {"decoder": WRITER}, language_model_ids),
     ],
 )
-def test_collate_follows_the_task(task: str, model: dict[str, Any], wanted: Any) -> None:
+def test_collate_follows_the_task(task: str, model: dict[str, Any], expected: Any) -> None:
     data = {"train": [TEXTS], "validation": TEXTS}
-    assert collate_fn(Recipe.model_validate({"task": task, "data": data, "model": model})) is wanted
+    assert collate_fn(Recipe.model_validate({"task": task, "data": data, "model": model})) is expected
 
 
 IDS = st.lists(st.integers(4, 99), min_size=1, max_size=5)
@@ -114,10 +114,10 @@ IDS = st.lists(st.integers(4, 99), min_size=1, max_size=5)
 def test_padded_and_packed_batches_have_the_same_labels(pairs: list[Any], kind: Any) -> None:
     sides = kind(both(*(left for left, _ in pairs)), both(*(right for _, right in pairs)))
     padded, packed = (make(sides, np.arange(len(pairs))) for make in (padded_batch, packed_batch))
-    wanted = [token for _, right in pairs for token in [*right, END]]
+    expected = [token for _, right in pairs for token in [*right, END]]
     for batch in (padded, packed):
-        assert batch.labels[batch.labels != PAD].tolist() == wanted
-        assert batch.tokens == len(wanted)
+        assert batch.labels[batch.labels != PAD].tolist() == expected
+        assert batch.tokens == len(expected)
         assert batch.decoder_input.shape == batch.labels.shape  # an answer stands where what it follows from is given
 
 

@@ -83,8 +83,8 @@ def test_rdrop_averages_auxiliary_losses_over_both_passes() -> None:
             module.importance = module.load = 0.0
     torch.manual_seed(1)
     own = build_objective(twice)(model, given)
-    wanted = given.tokens * torch.stack(extra.losses).sum() / 2
-    torch.testing.assert_close(found.total - own.total, wanted, rtol=1e-4, atol=1e-4)
+    expected = given.tokens * torch.stack(extra.losses).sum() / 2
+    torch.testing.assert_close(found.total - own.total, expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(found.counts, extra.row())
 
 
@@ -96,9 +96,9 @@ def test_accumulation_weights_auxiliary_losses_by_labels() -> None:
     torch.manual_seed(1)
     parts = [by_hand(model, given) for given in group]
     tokens = [given.tokens for given in group]
-    wanted = sum(own.total + count * extra for (own, extra), count in zip(parts, tokens, strict=True))
+    expected = sum(own.total + count * extra for (own, extra), count in zip(parts, tokens, strict=True))
     model.zero_grad()
-    (wanted / sum(tokens)).backward()
+    (expected / sum(tokens)).backward()
     torch.testing.assert_close(found, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert not loss.total.requires_grad
     assert loss.counts is not None and not any(vars(m).get("_collected") for m in model.modules())
@@ -173,7 +173,7 @@ def test_routing_records_are_the_same_after_resuming(tmp_path: Path, small: list
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
 def test_gates_without_a_gradient_are_refused(side: str, small: list[str]) -> None:
-    experts = "{count: 4, top: 1, noise: false, load: 0}"
+    experts = "{count: 4, top_k: 1, noise: false, load: 0}"
     with pytest.raises(
         RecipeError, match=rf"model\.{side}: with experts\.top_k: 1 and experts\.load: 0 nothing teaches"
     ):

@@ -80,7 +80,7 @@ def test_frozen_inputs_save_one_product_backward() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compute", "wanted"),
+    ("compute", "expected"),
     [
         (lambda: torch.randn(3, 4) @ torch.randn(4, 5), 2 * 3 * 4 * 5),
         (lambda: torch.randn(2, 3, 4) @ torch.randn(2, 4, 5), 2 * 2 * 3 * 4 * 5),
@@ -96,10 +96,10 @@ def test_frozen_inputs_save_one_product_backward() -> None:
     ],
 )
 @pytest.mark.parametrize("inference", [False, True])
-def test_a_matrix_product_is_2mkn_operations(compute: Callable[[], Tensor], wanted: int, inference: bool) -> None:
+def test_a_matrix_product_is_2mkn_operations(compute: Callable[[], Tensor], expected: int, inference: bool) -> None:
     with torch.inference_mode(inference), count_flops() as count:
         compute()
-    assert count.total == wanted
+    assert count.total == expected
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -95,7 +95,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], ki
         return validate
 
     whole.validate = score(whole)
-    wanted = whole.fit()
+    expected = whole.fit()
 
     broken = job("broken", **training)
     broken.validate = score(broken)
@@ -109,7 +109,7 @@ def test_a_resumed_training_is_the_uninterrupted_one(job: Callable[..., Job], ki
     assert_equal(parameters_of(resumed.model), parameters_of(whole.model))
 
     timed = ("seconds", "journal")
-    assert found.after(**dict.fromkeys(timed, 0)) == wanted.after(**dict.fromkeys(timed, 0))
+    assert found.after(**dict.fromkeys(timed, 0)) == expected.after(**dict.fromkeys(timed, 0))
 
     assert records(resumed.run) == records(whole.run)
 
@@ -196,8 +196,8 @@ def test_a_logged_loss_is_the_mean_since_the_last_even_over_an_interruption(job:
         broken.fit()
     resumed = job("broken", **training)
     resumed.fit(resume=True)
-    (wanted,), (found,) = ([r for r in run.journal() if r["kind"] == "train"] for run in (whole, resumed))
-    assert found["loss"] == wanted["loss"]
+    (expected,), (found,) = ([r for r in run.journal() if r["kind"] == "train"] for run in (whole, resumed))
+    assert found["loss"] == expected["loss"]
 
 
 def test_temporary_files_of_a_killed_save_are_removed(job: Callable[..., Job]) -> None:

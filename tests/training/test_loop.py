@@ -124,8 +124,8 @@ def test_with_a_time_limit_the_learning_rate_follows_time(job: Callable[..., Job
     run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"minutes": 1, "steps": 100})
     clock.ticks(run, 15)
     run.fit()
-    wanted = [0.01 * 0.5 * (1 + math.cos(math.pi * share)) for share in (0.01, 0.25, 0.5, 0.75)]  # the first by steps
-    assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12)
+    expected = [0.01 * 0.5 * (1 + math.cos(math.pi * share)) for share in (0.01, 0.25, 0.5, 0.75)]  # the first by steps
+    assert [record["lr"] for record in written(run, "train")] == pytest.approx(expected, rel=1e-12)
 
 
 def test_with_a_time_limit_the_warmup_is_a_share_of_time(job: Callable[..., Job], clock: Clock) -> None:
@@ -148,8 +148,8 @@ def test_a_warmup_too_long_for_the_time_limit_is_warned_of(job: Callable[..., Jo
 def test_with_an_epoch_limit_the_learning_rate_covers_all_steps(job: Callable[..., Job]) -> None:
     run = job(schedule={"kind": "cosine", "warmup": 0}, limits={"epochs": 2, "steps": 100}, batches={"accumulate": 2})
     run.fit()  # of three steps each
-    wanted = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, 7)]
-    assert [record["lr"] for record in written(run, "train")] == pytest.approx(wanted, rel=1e-12, abs=1e-15)
+    expected = [0.01 * 0.5 * (1 + math.cos(math.pi * step / 6)) for step in range(1, 7)]
+    assert [record["lr"] for record in written(run, "train")] == pytest.approx(expected, rel=1e-12, abs=1e-15)
 
 
 def test_tokens_per_second_excludes_validation(job: Callable[..., Job], clock: Clock) -> None:
@@ -354,8 +354,8 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_batch_and_the_last_good_c
         run.fit()
     bad = json.loads((run.run / "bad-batch.json").read_text())
     assert bad["step"] == 5
-    wanted = TinyPlan().epoch(0)[4]
-    assert bad["examples"] == [{"source": f"source {e}", "target": f"target {e}"} for e in wanted]
+    expected = TinyPlan().epoch(0)[4]
+    assert bad["examples"] == [{"source": f"source {e}", "target": f"target {e}"} for e in expected]
     checkpoints = Checkpoints(run.run, 3)
     assert checkpoints.newest() == 4
     assert all(torch.isfinite(weight).all() for weight in checkpoints.weights(4).values())

@@ -57,12 +57,12 @@ def gradients(model: Seq2Seq, device: torch.device, precision: str) -> tuple[flo
 
 
 def check(build_model: Callable[..., Seq2Seq], name: str, device: torch.device) -> None:
-    (exact, wanted), (rounded, found) = (
+    (exact, expected), (rounded, found) = (
         gradients(build_model(*MODELS[name]).to(device).train(), device, precision) for precision in ("float32", "bf16")
     )
     assert rounded == pytest.approx(exact, rel=0.01)
-    assert float((found - wanted).norm()) < 0.1 * float(
-        wanted.norm()
+    assert float((found - expected).norm()) < 0.1 * float(
+        expected.norm()
     )  # a rounding is 0.4%, and dozens follow each other
 
 

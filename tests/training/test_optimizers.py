@@ -49,14 +49,14 @@ def test_the_running_average_is_its_formula() -> None:
     with torch.no_grad():
         model.weight.fill_(2.0)
     average = RunningAverage(model, 0.5)
-    wanted = 2.0
+    expected = 2.0
     for step, value in enumerate([3.0, -1.0, 4.0, 10.0, 0.0, 1.0, 2.0, 7.0, 7.0, 1.0], 1):
         with torch.no_grad():
             model.weight.fill_(value)
         average.update(model, step)
         decay = min(0.5, (1 + step) / (10 + step))
-        wanted = decay * wanted + (1 - decay) * value
-        assert average.weights["weight"].item() == pytest.approx(wanted, rel=1e-12)
+        expected = decay * expected + (1 - decay) * value
+        assert average.weights["weight"].item() == pytest.approx(expected, rel=1e-12)
     assert model.weight.item() == 1.0  # the model itself is not averaged
 
 

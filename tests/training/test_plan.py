@@ -159,12 +159,12 @@ ROOMS: dict[str, tuple[str, dict[str, Any], int, str]] = {
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_an_example_too_long_for_any_batch_is_named(name: str) -> None:
-    task, model, needed, said = ROOMS[name]
+    task, model, needed, message = ROOMS[name]
     assert sum(map(len, plan_of(task, model, needed).epoch(0))) == 2
     with pytest.raises(ValueError, match="the longest training example has") as caught:
         plan_of(task, model, needed - 1).epoch(0)
     assert str(caught.value) == (
-        f"the longest training example has {said} than training.batches.tokens ({needed - 1}); raise it to at least "
+        f"the longest training example has {message} than training.batches.tokens ({needed - 1}); raise it to at least "
         f"{needed}, or lower data.clean.max_tokens"
     )
 

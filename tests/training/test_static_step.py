@@ -84,7 +84,7 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
     static = packed_batch(seq2seq_ids(sources, targets), examples, shape).to(cuda)
     exact = batch_loss(model, padded, 0.1)  # float32
     exact.total.backward()
-    wanted = gradients(model)
+    expected = gradients(model)
 
     def in_bf16(batch: TrainingBatch, compiled: bool) -> tuple[float, torch.Tensor]:
         with autocast("bf16", cuda):
@@ -95,9 +95,9 @@ def test_the_compiled_static_step_is_the_padded_one(cuda: torch.device, kind: st
     plain_loss, plain = in_bf16(padded, compiled=False)
     static_loss, ours = in_bf16(static, compiled=True)
     assert static_loss == pytest.approx(float(exact.nll.detach()), rel=2e-3)
-    error, rounding = float((ours - wanted).norm()), float((plain - wanted).norm())
+    error, rounding = float((ours - expected).norm()), float((plain - expected).norm())
     assert error < 1.5 * rounding, "no further from float32 than bfloat16 on the padded batch is"
-    assert error < 0.02 * float(wanted.norm())
+    assert error < 0.02 * float(expected.norm())
     assert plain_loss == pytest.approx(static_loss, rel=2e-3)
 
 
@@ -128,9 +128,9 @@ def test_a_replayed_graph_of_convolutions_is_the_compiled_step(cuda: torch.devic
         ours = gradients_kept(model)
         with autocast("bf16", cuda):
             loss = compiled(batch)
-        wanted = torch.autograd.grad(loss.total / batch.tokens, list(model.parameters()))
+        expected = torch.autograd.grad(loss.total / batch.tokens, list(model.parameters()))
         assert found == pytest.approx(float(loss.nll.detach()), rel=1e-4)
-        theirs = torch.cat([gradient.float().flatten() for gradient in wanted]).cpu()
+        theirs = torch.cat([gradient.float().flatten() for gradient in expected]).cpu()
         assert float((ours - theirs).norm()) < 1e-3 * float(theirs.norm())
 
 
@@ -157,9 +157,9 @@ def test_a_replayed_graph_is_the_compiled_step_with_the_same_dropout(
 
     graphed = found(GraphedRunner(TrainStep(model, training, cuda)))
     model.zero_grad(set_to_none=True)
-    for ours, wanted in zip(graphed, found(plain), strict=True):
-        assert ours[:2] == pytest.approx(wanted[:2], rel=1e-4)
-        assert float((ours[2] - wanted[2]).norm()) < 1e-3 * float(wanted[2].norm())
+    for ours, expected in zip(graphed, found(plain), strict=True):
+        assert ours[:2] == pytest.approx(expected[:2], rel=1e-4)
+        assert float((ours[2] - expected[2]).norm()) < 1e-3 * float(expected[2].norm())
     assert graphed[0][0] != graphed[3][0]  # the same batch, another seed
 
 
@@ -170,9 +170,9 @@ def test_a_compiled_step_of_r_drop_is_the_plain_one(cuda: torch.device) -> None:
     with autocast("bf16", cuda):
         plain = build_objective(RDROP)(model, batch)
     plain.total.backward()
-    wanted = gradients(model)
+    expected = gradients(model)
     with autocast("bf16", cuda):
         ours = compile_step(TrainStep(model, RDROP, cuda))(batch)
     ours.total.backward()
     assert float(ours.total.detach()) == pytest.approx(float(plain.total.detach()), rel=2e-3)
-    assert float((gradients(model) - wanted).norm()) < 0.02 * float(wanted.norm())
+    assert float((gradients(model) - expected).norm()) < 0.02 * float(expected.norm())

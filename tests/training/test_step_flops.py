@@ -134,10 +134,10 @@ def test_counting_flops_is_repeatable_and_has_no_side_effects(build_model: Calla
     plan, step = plan_for(made, CPU), TrainStep(model, made.recipe.training, CPU)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     torch.manual_seed(7)
-    wanted = torch.rand(3)
+    expected = torch.rand(3)
     torch.manual_seed(7)
     rate = flop_rate(step, plan)
-    assert torch.equal(torch.rand(3), wanted)
+    assert torch.equal(torch.rand(3), expected)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
     with torch.no_grad():

@@ -37,9 +37,9 @@ def arrays(sequences: list[list[int]]) -> list[np.ndarray]:
 
 @given(sequences=SEQUENCES, before=st.booleans(), behind=st.booleans())
 def test_sequences_are_joined_with_their_marks(sequences: list[list[int]], before: bool, behind: bool) -> None:
-    wanted = [token for s in sequences for token in [*[START] * before, *s, *[END] * behind]]
+    expected = [token for s in sequences for token in [*[START] * before, *s, *[END] * behind]]
     joined = TokenSequences(arrays(sequences), START if before else None, END if behind else None).joined()
-    assert joined.tolist() == wanted
+    assert joined.tolist() == expected
     assert joined.dtype == np.int64
 
 
@@ -52,10 +52,10 @@ def test_a_padded_batch_and_a_packed_one_hold_the_same_examples(pairs: list[tupl
     assert isinstance(padded.source_layout, Padded)
     assert isinstance(packed.source_layout, Packed)
     rows = zip(padded.source.tolist(), padded.decoder_input.tolist(), padded.labels.tolist(), pairs, strict=True)
-    for source, given_, wanted, (left, right) in rows:
+    for source, given_, expected, (left, right) in rows:
         assert source == [*left, END] + [PAD] * (padded.source.shape[1] - len(left) - 1)
         assert given_ == [START, *right] + [PAD] * (padded.decoder_input.shape[1] - len(right) - 1)
-        assert wanted == [*right, END] + [PAD] * (padded.labels.shape[1] - len(right) - 1)
+        assert expected == [*right, END] + [PAD] * (padded.labels.shape[1] - len(right) - 1)
     assert packed.source.tolist() == [token for left, _ in pairs for token in [*left, END]]
     assert packed.decoder_input.tolist() == [token for _, right in pairs for token in [START, *right]]
     assert packed.labels.tolist() == [token for _, right in pairs for token in [*right, END]]

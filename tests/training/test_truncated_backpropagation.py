@@ -82,9 +82,9 @@ def layers(model: LanguageModel) -> Any:
 def test_the_gradient_equals_a_loop_with_detached_states(cell: str) -> None:
     model, rows = build(cell), text(3)
     carried = StepRunner(TrainStep(model, training(), CPU), carry=True)
-    for batch, (loss, wanted) in zip(cut(rows), naive(model, rows), strict=True):
+    for batch, (loss, expected) in zip(cut(rows), naive(model, rows), strict=True):
         assert float(carried([batch]).nll) == pytest.approx(loss, rel=1e-6)
-        for found, theirs in zip(gradients_of(model), wanted, strict=True):
+        for found, theirs in zip(gradients_of(model), expected, strict=True):
             torch.testing.assert_close(found, theirs, **CLOSE)
 
 
@@ -130,8 +130,8 @@ def test_accumulated_batches_carry_the_state() -> None:
 def test_a_restored_carried_state_equals_the_uninterrupted_one() -> None:
     model, batches = build("lstm"), cut(text(3))
     whole = StepRunner(TrainStep(model, training(0.1), CPU), carry=True)
-    wanted = [float(whole([batch]).total) for batch in batches]
+    expected = [float(whole([batch]).total) for batch in batches]
     first, second = (StepRunner(TrainStep(model, training(0.1), CPU), carry=True) for _ in range(2))
     found = [float(first([batch]).total) for batch in batches[:2]]
     second.carried = {name: part.clone() for name, part in first.carried.items()}
-    assert [*found, float(second([batches[2]]).total)] == wanted
+    assert [*found, float(second([batches[2]]).total)] == expected

@@ -80,9 +80,9 @@ def test_weighted_sources_are_repeated_by_weight() -> None:
     store: Any = Documents([[5] * 79, [6] * 79])
     store.origin = np.array([0, 1], np.uint16)
     plan = WindowPlan(recipe, None, "packed", lambda epoch: store)  # type: ignore[arg-type]
-    wanted = np.concatenate([plan.batch(1, examples).labels.numpy() for examples in plan.epoch(1)])
-    assert len(wanted) == 160 + 40
-    assert np.isin(wanted, [5, END]).sum() - np.count_nonzero(wanted == END) == 158
+    expected = np.concatenate([plan.batch(1, examples).labels.numpy() for examples in plan.epoch(1)])
+    assert len(expected) == 160 + 40
+    assert np.isin(expected, [5, END]).sum() - np.count_nonzero(expected == END) == 158
     carried = recipe.model_copy(update={"model": recipe.model.model_copy(update={"decoder": recurrent()})})
     with pytest.raises(ValueError, match=r"weights \(2\.0, 0\.5\).*carry: false"):
         WindowPlan(carried, None, "packed", lambda epoch: store)  # type: ignore[arg-type]
@@ -102,7 +102,8 @@ def sizes() -> st.SearchStrategy[tuple[int, int, int]]:
 
 def text_of(plan: WindowPlan, epoch: int) -> list[int]:
     """All tokens of an epoch's text."""
-    return plan.text(epoch).between(0, len(plan.text(epoch))).tolist()
+    stream = plan.full.text(epoch)
+    return stream.between(0, len(stream)).tolist()
 
 
 def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
@@ -111,9 +112,9 @@ def texts_of(plan: WindowPlan, epoch: int) -> list[list[int]]:
     for examples in plan.epoch(epoch):
         batch = plan.batch(epoch, examples)
         rows = zip(batch.decoder_input, batch.labels, batch.decoder_layout.lengths.tolist(), strict=True)
-        for given_, wanted, length in rows:
-            assert given_[:length].tolist() == [START, *wanted[: length - 1].tolist()]
-            found.append(wanted[:length].tolist())
+        for given_, expected, length in rows:
+            assert given_[:length].tolist() == [START, *expected[: length - 1].tolist()]
+            found.append(expected[:length].tolist())
     return found
 
 
@@ -206,9 +207,9 @@ def test_a_row_continues_in_the_next_batch(size: tuple[int, int, int], epoch: in
     batches = [plan.batch(epoch, examples) for examples in plan.epoch(epoch)]
     assert [batch.continues for batch in batches] == [False] + [True] * (len(batches) - 1)
     given_ = torch.cat([batch.decoder_input for batch in batches], dim=1).tolist()
-    wanted = torch.cat([batch.labels for batch in batches], dim=1).tolist()
-    assert len(wanted) == rows
-    whole = [token for row in wanted for token in row]
+    expected = torch.cat([batch.labels for batch in batches], dim=1).tolist()
+    assert len(expected) == rows
+    whole = [token for row in expected for token in row]
     at = stream.index(whole[0])
     assert whole == stream[at : at + len(whole)]  # contiguous in a row, and from row to row
     assert [token for row in given_ for token in row] == stream[at - 1 : at - 1 + len(whole)]
@@ -237,11 +238,11 @@ def test_rows_are_decoded_to_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "carry", "wanted"),
+    ("body", "carry", "expected"),
     [("recurrent", None, True), ("recurrent", False, False), ("recurrent", True, True), ("transformer", None, False)],
 )
-def test_recurrent_models_carry_their_state_by_default(body: str, carry: bool | None, wanted: bool) -> None:
-    assert carries(plan_of(50, 4, 8, body=body, carry=carry).recipe) is wanted
+def test_recurrent_models_carry_their_state_by_default(body: str, carry: bool | None, expected: bool) -> None:
+    assert carries(plan_of(50, 4, 8, body=body, carry=carry).recipe) is expected
 
 
 @pytest.mark.parametrize("body", ["transformer", "window"])
