@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -253,20 +254,16 @@ def text_losses(
     stream: NDArray[Any], losses: NDArray[np.float64], vocabulary: Vocabulary, *, on: str, counts: Counts | None = None
 ) -> CorpusLosses:
     """Losses of a language model, from −log p of each token of a text; long documents are split into windows."""
-    ends = np.flatnonzero(stream == END) + 1
-    cuts = sorted({*ends.tolist(), len(stream)})
+    ends = sorted({*(np.flatnonzero(stream == END) + 1).tolist(), len(stream)})
+    starts = [start for begin, end in pairwise([0, *ends]) for start in range(begin, end, WINDOW)]
     rows: list[SentenceLoss] = []
-    begin = 0
-    for end in cuts:
-        for start in range(begin, end, WINDOW):
-            stop, number = min(start + WINDOW, end), len(rows)
-            own = stream[start:stop].tolist()
-            tokens = [
-                _token_loss(vocabulary, number, rank, label, float(loss), None, counts, "")
-                for rank, (label, loss) in enumerate(zip(own, losses[start:stop], strict=True), 1)
-            ]
-            rows.append(SentenceLoss(number + 1, "", vocabulary.target.decode(own), tokens))
-        begin = end
+    for number, (start, stop) in enumerate(pairwise([*starts, len(stream)])):
+        ids = stream[start:stop].tolist()
+        tokens = [
+            _token_loss(vocabulary, number, rank, label, float(loss), None, counts, "")
+            for rank, (label, loss) in enumerate(zip(ids, losses[start:stop], strict=True), 1)
+        ]
+        rows.append(SentenceLoss(number + 1, "", vocabulary.target.decode(ids), tokens))
     return _view(on, rows)
 
 

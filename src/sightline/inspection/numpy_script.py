@@ -167,8 +167,7 @@ class _Writer:
             self.texts[record.key] = text
             return ""
         variable = self.texts[record.key] = self._variable(record)
-        line = f"{variable} = {text}"
-        shape = f"  # {record.shape}" if record.shape else ""
+        line, shape = f"{variable} = {text}", f"  # {record.shape}" if record.shape else ""
         comment = f"{shape or '  #'} {record.note if record.operation is None else record.formula}".rstrip(" #")
         if len(line + comment) <= _LINE:
             return line + comment

@@ -187,10 +187,9 @@ class Trace:
 
     def find(self, name: str) -> Record:
         """The last record of that name; `name#2` is the second one. `layers.` may be left out."""
-        named = self.named
-        for spelled in (lambda text: text, _short):
-            for record in reversed(named):
-                if spelled(name) in (spelled(record.name), spelled(record.key)):
+        for spell in (str, _short):
+            for record in reversed(self.named):
+                if spell(name) in (spell(record.name), spell(record.key)):
                     return record
         last = name.rpartition(".")[2]
         similar = get_close_matches(name, self.names, n=6, cutoff=0.6)
