@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding.beam import DiverseBeam, those_taken
+from sightline.decoding.beam import DiverseBeam, selected
 from sightline.decoding.engine import decode
 from sightline.decoding.request import make_requests
 from sightline.layers.layout import Padded
@@ -113,7 +113,7 @@ def test_what_there_is_not_is_not_taken() -> None:
     never = float("-inf")
     totals = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-1.0, never, never, never]])
     ends = torch.tensor([[False, True, False, True], [False] * 4])
-    assert those_taken(totals, ends, 2).tolist() == [[True, True, True, False], [True, False, False, False]]
+    assert selected(totals, ends, 2).tolist() == [[True, True, True, False], [True, False, False, False]]
 
 
 def test_groups_may_be_wider_than_a_vocabulary(script: type[Any]) -> None:

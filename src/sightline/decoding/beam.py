@@ -1,8 +1,8 @@
 """Beam search, diverse beam search (groups) and beam search with required phrases.
 
 B sentences with W hypotheses each are tensors (B, W); no Python loop runs over hypotheses. Of the 2W best continuations
-of a sentence, those among the first W that end are finished, and the first W others go on. `ranking.is_over` decides
-when a sentence is done. `DiverseBeam` and `ConstrainedBeam` order the continuations in their own way.
+of a sentence, those among the first W that end are finished, and the first W others continue. `ranking.is_over` decides
+when a sentence is done. `DiverseBeam` and `ConstrainedBeam` rank continuations differently.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _NEVER = float("-inf")
 
 
 class CrossAttention:
-    """The attention weights of a step, for the coverage penalty; in an ensemble each model with attention counts the
-    same."""
+    """The attention weights of a step, for the coverage penalty; averaged over the models of an ensemble."""
 
     def __init__(self, model: DecodableModel) -> None:
         self.model = model
@@ -56,13 +55,13 @@ class CrossAttention:
 
 @dataclass
 class Finished:
-    """The best finished hypotheses of each sentence, best first; −∞ where there are fewer."""
+    """The best finished hypotheses of each sentence, best first, padded with scores of −∞."""
 
     scores: Tensor  # (B, W)
     log_probabilities: Tensor  # (B, W)
-    tokens: Tensor  # (B, W, longest) by step, START first, PAD behind the end
-    truncated: Tensor  # (B, W) whether a length limit ended it
-    total: Tensor  # (B,) how many have finished in all
+    tokens: Tensor  # (B, W, longest) by step: START first, PAD after the end
+    truncated: Tensor  # (B, W) True if ended by a length limit
+    total: Tensor  # (B,) number of all finished hypotheses
 
     @staticmethod
     def none(sentences: int, width: int, longest: int, device: torch.device) -> Finished:
@@ -72,7 +71,7 @@ class Finished:
         return Finished(scores, scores.clone(), tokens, torch.zeros_like(scores, dtype=torch.bool), total)
 
     def add(self, scores: Tensor, log_probabilities: Tensor, tokens: Tensor, truncated: Tensor) -> None:
-        """Merge new ones (B, W') with tokens (B, W', t); those with −∞ are none."""
+        """Merge new hypotheses (B, W') with tokens (B, W', t), ignoring scores of −∞."""
         self.total += (scores > _NEVER).sum(1)
         width, grown = self.scores.shape[1], self.tokens.new_full((*tokens.shape[:2], self.tokens.shape[2]), PAD)
         grown[:, :, : tokens.shape[2]] = tokens
@@ -87,14 +86,14 @@ class Finished:
         self.tokens, self.truncated, self.total = self.tokens[rows], self.truncated[rows], self.total[rows]
 
     def append(self, other: Finished, tokens: Tensor) -> None:
-        """Add the rows of another; `tokens` are those of both."""
+        """Add the rows of another; `tokens` are those of both, joined."""
         self.scores = torch.cat([self.scores, other.scores])
         self.log_probabilities = torch.cat([self.log_probabilities, other.log_probabilities])
         self.truncated = torch.cat([self.truncated, other.truncated])
         self.tokens, self.total = tokens, torch.cat([self.total, other.total])
 
     def hypotheses(self, rows: Tensor, count: int, longest: int) -> list[list[Hypothesis]]:
-        """The first `count` of these sentences; no token is behind column `longest`, so no more are fetched."""
+        """The first `count` hypotheses of these sentences, with at most `longest` columns of tokens."""
         parts = (self.scores, self.log_probabilities, self.tokens[:, :, :longest], self.truncated)
         best = zip(*(part[rows, :count].tolist() for part in parts), strict=True)
         return [[_hypothesis(*each) for each in zip(*row, strict=True) if each[0] > _NEVER] for row in best]
@@ -123,8 +122,8 @@ class Beam(Search):
             self._begin_coverage()
         self.returned = self.options.candidates  # finished hypotheses returned for each sentence
         self.finished = Finished.none(sentences, self.width, self.last_end + 1, device)
-        self.cut: Tensor | None = None  # (B, W) which hypotheses a length limit ends with this step
-        self.watched = any(request.on_step for request in requests)
+        self.cut: Tensor | None = None  # (B, W) hypotheses that a length limit ends with this step
+        self.reports = any(request.on_step for request in requests)
 
     def _begin_coverage(self) -> None:
         if not self.model.cross_attention_paths:
@@ -146,7 +145,7 @@ class Beam(Search):
         totals, parents, words = self.continuations(logits)
         ends = (words == END) & (totals > _NEVER)
         self.finish(totals, parents, words, ends)
-        scores = self.scores(totals, parents) if self.watched else None
+        scores = self.scores(totals, parents) if self.reports else None
         done, slots = self.continue_with(totals, parents, words, ends)
         if scores is not None:
             self._report((totals, scores, parents, words), ends, slots, done)
@@ -155,7 +154,7 @@ class Beam(Search):
 
     def _report(self, considered: tuple[Tensor, ...], ends: Tensor, slots: tuple[Tensor, Tensor], done: Tensor) -> None:
         ends = ends.clone()
-        ends[:, self.width :] = False  # what ends below the first W is not finished
+        ends[:, self.width :] = False  # only the first W can finish
         steps = self.steps().tolist()
         for row, request in enumerate(self.requests):
             if request.on_step is not None:
@@ -166,8 +165,7 @@ class Beam(Search):
                 request.on_step(step)
 
     def continuations(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits (B·W, V) → the 2W best continuations (B, 2W): log-probabilities, the hypothesis that each continues,
-        and the token."""
+        """Logits (B·W, V) → the 2W best continuations (B, 2W): log-probabilities, parents and tokens."""
         sentences, width = self.alive.shape
         values, words = top_k(logits, min(2 * self.width, logits.shape[1]))
         count = values.shape[1]
@@ -176,7 +174,7 @@ class Beam(Search):
         return totals, choice // count, words.view(sentences, -1).gather(1, choice)
 
     def finish(self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor) -> None:
-        """Those of the first W continuations that end are finished."""
+        """Store those of the first W continuations that end."""
         first = slice(0, self.width)
         if not ends[:, first].any():
             return
@@ -187,7 +185,7 @@ class Beam(Search):
         self.finished.add(new, totals[:, first], tokens, cut[:, first])
 
     def scores(self, totals: Tensor, parents: Tensor) -> Tensor:
-        """(B, 2W) what continuations are ranked by, if they end."""
+        """(B, 2W) the scores of continuations if they end."""
         scores: Tensor = normalized(totals, self.length(), self.options)
         if self.covered is None or self.source_mask is None:
             return scores
@@ -197,7 +195,7 @@ class Beam(Search):
     def continue_with(
         self, totals: Tensor, parents: Tensor, words: Tensor, ends: Tensor
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Continue the first W that do not end: (B,) which sentences are done; places and totals (B, W) of those."""
+        """Continue the first W that do not end. Returns (B,), True for finished sentences; places and totals (B, W)."""
         self.alive, rank = self.survivors(totals.masked_fill(ends, _NEVER))
         slots = rank, self.alive
         self.select(parents.gather(1, rank))
@@ -205,22 +203,22 @@ class Beam(Search):
         done, reached = self.complete(), self.at_limit()
         if reached is not None:
             done = done | reached  # also where scores are NaN
-        self.alive = self.alive.masked_fill(done[:, None], _NEVER)  # until it leaves, it must find nothing more
+        self.alive = self.alive.masked_fill(done[:, None], _NEVER)  # finished sentences get no more hypotheses
         return done, slots
 
     def select(self, parents: Tensor) -> None:
-        """Continue other hypotheses: parents (B, W')."""
+        """Reorder the hypotheses by parents (B, W')."""
         self.tokens, self.state = chosen(self.tokens, parents), self.state.select(parents)
         if self.covered is not None:
             self.covered = chosen(self.covered, parents)
 
     def survivors(self, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """Of continuations (B, 2W), −∞ where they end: log-probabilities and places of the W that go on."""
+        """Of continuations (B, 2W), −∞ where they end: log-probabilities and places of the W that continue."""
         best, rank = totals.topk(min(self.width, totals.shape[1]), dim=1)
         return best, rank
 
     def complete(self) -> Tensor:
-        """(B,) whether the search for a sentence ends."""
+        """(B,), True for sentences whose search ends."""
         length, finished = self.length(), self.finished
         length = length if isinstance(length, int) else length[:, 0]
         return is_over(
@@ -255,10 +253,10 @@ class Beam(Search):
             self.covered = join_rows(self.covered.transpose(1, 2), other.covered.transpose(1, 2), dim=1).transpose(1, 2)
         if self.source_mask is not None and other.source_mask is not None:
             self.source_mask = join_rows(self.source_mask, other.source_mask, dim=1, fill=False)
-        self.watched |= other.watched
+        self.reports |= other.reports
 
     def widen(self, width: int) -> None:
-        """Give each sentence so many hypotheses; those it lacks are of probability 0."""
+        """Pad each sentence to `width` hypotheses with ones of probability 0."""
         sentences, own = self.alive.shape
         if own < width:
             parents = pad(torch.arange(own, device=self.device), (0, width - own)).expand(sentences, -1)
@@ -267,18 +265,18 @@ class Beam(Search):
 
 
 def chosen(parts: Tensor, parents: Tensor) -> Tensor:
-    """(B, W, ·) of each hypothesis → (B, W', ·) of those it continues."""
+    """Gather (B, W, ·) by parents (B, W') → (B, W', ·)."""
     return parts.gather(1, parents[:, :, None].expand(-1, -1, parts.shape[2]))
 
 
 # --- diverse beam search -----------------------------------------------------------------------------------------
 
 
-def those_taken(totals: Tensor, ends: Tensor, width: int) -> Tensor:
-    """(B, N) continuations in order → which are taken: the first W that go on, and the ends among the first W."""
-    going = (totals > _NEVER) & ~ends
+def selected(totals: Tensor, ends: Tensor, width: int) -> Tensor:
+    """(B, N), True for selected continuations: the first W that do not end, and the ends among the first W."""
+    continuing = (totals > _NEVER) & ~ends
     first = torch.arange(totals.shape[1], device=totals.device) < width
-    return (going & (going.cumsum(1) <= width)) | (ends & first)
+    return (continuing & (continuing.cumsum(1) <= width)) | (ends & first)
 
 
 class DiverseBeam(Beam):
@@ -301,16 +299,18 @@ class DiverseBeam(Beam):
         self.ended = torch.zeros(sentences, groups, dtype=torch.int64, device=self.device)
 
     def continuations(self, logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, 2W): first the w best of each group, then the w next of each."""
+        """(B, 2W): the w best of each group, then the next w of each."""
         sentences, groups, width = self.size, self.options.groups, self.group_width
         logits = logits.view(sentences, groups, -1, logits.shape[1])
         alive = self.alive.view(sentences, groups, -1)
-        taken = logits.new_zeros(sentences, logits.shape[3])  # (B, V) how many hypotheses have just taken each token
+        taken = logits.new_zeros(
+            sentences, logits.shape[3]
+        )  # (B, V) hypotheses of earlier groups that selected each token
         parts = []
         for group in range(groups):
             first = group * logits.shape[2]
             totals, parents, words = self._of_group(logits[:, group], alive[:, group], taken)
-            chosen_ = those_taken(totals, (words == END) & (totals > _NEVER), width)
+            chosen_ = selected(totals, (words == END) & (totals > _NEVER), width)
             taken.scatter_add_(1, words, chosen_.to(taken.dtype))
             parts.append((totals, parents + first, words))
         fill = (0, 2 * width - parts[0][0].shape[1])  # a vocabulary may have fewer tokens
@@ -341,7 +341,7 @@ class DiverseBeam(Beam):
         self.ended = self.ended + first.sum(2)
 
     def survivors(self, totals: Tensor) -> tuple[Tensor, Tensor]:
-        """In each group the first w, in the order in which they were ranked."""
+        """The first w of each group, in ranking order."""
         groups, width = self.options.groups, self.group_width
         columns = torch.arange(totals.shape[1], device=totals.device)
         columns = columns.view(2, groups, width).transpose(0, 1).reshape(groups, -1)  # (G, 2w) where each is
@@ -354,11 +354,11 @@ class DiverseBeam(Beam):
         return best.flatten(1), places.flatten(1)
 
     def complete(self) -> Tensor:
-        """(B,) whether every group is done."""
+        """(B,), True if every group is done."""
         return self.alive.amax(1) == _NEVER
 
     def hypotheses(self, rows: Tensor) -> list[list[Hypothesis]]:
-        """What several groups found is one output."""
+        """Without duplicates of several groups."""
         results = []
         for hypotheses in super().hypotheses(rows):
             different: dict[tuple[int, ...], Hypothesis] = {}

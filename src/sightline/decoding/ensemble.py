@@ -1,4 +1,4 @@
-"""Several models that write one output together: at each step what they expect is averaged."""
+"""Ensembles: models whose predictions are averaged at each decoding step."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def mean_log_probabilities(logs: Sequence[Tensor], weights: Sequence[float], mea
 
 
 class Trained(Protocol):
-    """What is asked of a run that is to be part of an ensemble."""
+    """The interface of runs in an ensemble."""
 
     folder: Path
     recipe: Recipe
@@ -59,7 +59,7 @@ class Trained(Protocol):
 
 
 def check_alike(first: Trained, other: Trained) -> None:
-    """Refuse runs whose words are not the same."""
+    """Refuse runs that differ in task, direction or vocabulary."""
     if other.recipe.task_spec != first.recipe.task_spec:
         raise RunError(
             f"{other.folder} is {other.recipe.task_spec} and {first.folder} is {first.recipe.task_spec}; "
@@ -91,7 +91,7 @@ class Ensemble(nn.Module):
     """A model made of models with the same vocabulary, of any architectures. Its features are log-probabilities
     (of one model alone, its logits).
 
-    `weights` say how much each counts; without them all count the same.
+    `weights` are uniform by default.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Ensemble(nn.Module):
             raise ValueError(f"weights {weights} do not fit {len(models)} models; give each one a number above 0")
         self.models, self.mean = nn.ModuleList(models), mean
         self.weights = [weight / sum(weights) for weight in weights]
-        # for each model the paths of the modules that look at the source
+        # for each model the paths of its cross-attention modules
         self.member_cross_attention_paths = tuple(
             tuple(f"models.{number}.{path}" for path in getattr(model, "cross_attention_paths", ()))
             for number, model in enumerate(models)
@@ -147,7 +147,7 @@ class Ensemble(nn.Module):
 
 
 def model_limits(model: Any) -> list[tuple[int, bool]]:
-    """The limits of a model, or of each of an ensemble: the most tokens it takes, and whether the source counts."""
+    """The `Limit` of a model, or of each model of an ensemble."""
     if isinstance(model, Ensemble):
         return [limit for each in model.members() for limit in model_limits(each)]
     longest = getattr(model, "longest", None)

@@ -1,4 +1,4 @@
-"""Greedy search and sampling: one token after the other, the best one or a drawn one."""
+"""Greedy search and sampling."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from sightline.text.tokenizer import END, PAD, START
 
 
 class Greedy(Search):
-    """The most probable token each time; with `sample`, one that is drawn: `nbest` samples a sentence."""
+    """Takes the most probable token at each step; with `sample`, a random one (`nbest` samples per sentence)."""
 
     def __init__(self, model: DecodableModel, requests: Sequence[Request], *begun: Any) -> None:
         super().__init__(model, requests, *begun)
         self.sampling = self.options.sample
         self.width = width = 1 if self.sampling is None else requests[0].width
         self.scored = requests[0].scored or self.sampling is not None
-        self.shared = is_recorded(model)  # the logits are heard by others, and must not be written to
+        self.shared = is_recorded(model)  # recorded logits must not be overwritten
         shape, device = (self.size, width), self.device
         if width > 1:
             self.state = self.state.select(torch.zeros(shape, dtype=torch.int64, device=device))
         self.uniforms = None if self.sampling is None else _uniforms(requests, width, self.last_end, device)
         self.tokens = torch.full((*shape, self.last_end + 1), PAD, device=device)  # a column for each step, START first
         self.tokens[:, :, 0] = START
-        self.latest = self.tokens[:, :, :1]  # (B, W, 1) what the model reads next
+        self.latest = self.tokens[:, :, :1]  # (B, W, 1) next input of the model
         self.total = torch.zeros(shape, device=device)
         self.over, self.cut = torch.zeros(2, *shape, dtype=torch.bool, device=device)
-        self.listened = any(request.on_token for request in requests)
+        self.reports = any(request.on_token for request in requests)
 
     def step(self) -> Tensor:
         features, self.state = self.model.advance(self.latest.reshape(-1, 1), self.state)
@@ -57,20 +57,20 @@ class Greedy(Search):
         reached = self.at_limit()
         self.time += 1
         self.tokens[:, :, self.time] = chosen
-        if self.listened:
+        if self.reports:
             self._report(chosen)
         self.over = self.over | (chosen == END)
         done: Tensor = self.over.all(1)
         return done if reached is None else done | reached  # also where scores are NaN
 
     def _choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """(B·W, 1) the score of each next token, and the token: the best one, or the one that is drawn."""
+        """(B·W, 1) the score of each next token, and the token."""
         if self.sampling is None or self.uniforms is None:
             return top_k(logits, 1)
         if self.shift is None:
             uniforms = self.uniforms[:, :, self.time]
         else:
-            column = self.steps().clamp(max=self.uniforms.shape[2] - 1)  # done rows may be past their end
+            column = self.steps().clamp(max=self.uniforms.shape[2] - 1)  # finished rows may be past their end
             uniforms = self.uniforms.gather(2, column[:, None, None].expand(-1, self.width, 1))[:, :, 0]
         word = _draw(logits, self.sampling, uniforms.reshape(-1, 1))
         return logits.gather(1, word), word
@@ -103,7 +103,7 @@ class Greedy(Search):
         self.cut = torch.cat([self.cut, other.cut])
         if self.uniforms is not None and other.uniforms is not None:
             self.uniforms = join_rows(self.uniforms, other.uniforms, dim=2)
-        self.listened |= other.listened
+        self.reports |= other.reports
 
 
 def finished(
@@ -111,7 +111,7 @@ def finished(
 ) -> list[list[Hypothesis]]:
     """Tokens by step (B, W, t) and log-probabilities (B, W) as hypotheses, best first.
 
-    None of a sentence for which the model had no numbers. Without `scored`, scores are NaN.
+    A sentence with NaN scores has none. Without `scored`, the scores of hypotheses are NaN.
     """
     results = []
     truncated = torch.zeros_like(totals, dtype=torch.bool) if truncated is None else truncated
@@ -132,7 +132,7 @@ def finished(
 
 
 def _uniforms(requests: Sequence[Request], samples: int, steps: int, device: torch.device) -> Tensor:
-    """(B, W, steps) in [0, 1): the random numbers of each sentence, whatever else is in its batch."""
+    """(B, W, steps) in [0, 1): random numbers that depend on the seed and number of a request, not on its batch."""
     generators = []
     for request in requests:
         assert request.options.sample is not None
@@ -142,7 +142,7 @@ def _uniforms(requests: Sequence[Request], samples: int, steps: int, device: tor
 
 
 def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
-    """(R, 1): the token of each row (R, V) that its random number (R, 1) falls on."""
+    """Sample a token (R, 1) from logits (R, V) by inverse transform of uniforms (R, 1)."""
     scores, words = _nucleus(logits / sampling.temperature, sampling.top_k, sampling.top_p)
     mass = torch.softmax(widest(scores), dim=-1).cumsum(-1)
     pick = torch.searchsorted(mass, uniforms * mass[:, -1:], right=True)
@@ -150,7 +150,7 @@ def _draw(logits: Tensor, sampling: Sampling, uniforms: Tensor) -> Tensor:
 
 
 def _nucleus(logits: Tensor, top_k_: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
-    """Log-scores in falling order (R, ≤V) and their tokens, cut after k tokens or once p of the mass is reached."""
+    """Sorted logits (R, ≤V) and their tokens, restricted to the top k or to the nucleus of mass p."""
     scores, words = (
         logits.sort(dim=-1, descending=True) if top_k_ is None else top_k(logits, min(top_k_, logits.shape[1]))
     )

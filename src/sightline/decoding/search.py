@@ -1,4 +1,4 @@
-"""What every search shares: rows that advance together, one token a step, and leave and join between steps."""
+"""The base of all searches: rows that advance together by one token a step, and leave and join between steps."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sightline.text.tokenizer import END, PAD
 
 
 class Search(ABC):
-    """B requests that are searched together, W hypotheses each.
+    """B requests that are decoded together, with W hypotheses each.
 
-    All of them take the same number of steps, but those that joined later began later: `shift[b]` steps after the
-    first. Tokens are kept in columns by step, so the newest token of every row is in the last column.
+    Row b began `shift[b]` steps after the first one. Tokens are kept in columns by step, so the newest token of every
+    row is in the last column.
     """
 
     def __init__(
@@ -30,53 +30,53 @@ class Search(ABC):
         self.options, self.size = requests[0].options, len(requests)
         self.state = model.begin(memory)
         self.done = torch.zeros(self.size, dtype=torch.bool, device=self.device)  # (B,) after the last step
-        self.live = self.size  # rows that are not done
+        self.live = self.size  # unfinished rows
         self.time = 0  # steps taken
-        self.shift: Tensor | None = None  # (B,); None: all began at step 0
+        self.shift: Tensor | None = None  # (B,) step at which each row began; None: 0
         longest = output_limits(requests, limits)
-        self.limits = torch.tensor(longest, device=self.device)  # (B,) most tokens of each output, its end included
-        self.first_end, self.last_end = min(longest), max(longest)  # steps: no limit is reached before, none after
+        self.limits = torch.tensor(longest, device=self.device)  # (B,) maximum tokens of each output, with END
+        self.first_end, self.last_end = min(longest), max(longest)  # first and last step at which a limit is reached
         begun = [request.prefix for request in requests]
         self.prefixes = pad_tokens(begun, self.device) if any(map(len, begun)) else None  # (B, P)
         self.processors = Processors(requests, self.device)
 
     @abstractmethod
     def step(self) -> Tensor:
-        """Add one token to every hypothesis; (B,) which rows are done."""
+        """Add one token to every hypothesis; return (B,), True for finished rows."""
 
     @abstractmethod
     def hypotheses(self, rows: Tensor) -> list[list[Hypothesis]]:
-        """The best outputs of rows that are done, best first."""
+        """The best outputs of finished rows, best first."""
 
     # --- the next token ------------------------------------------------------------------------------------------
 
     def steps(self) -> Tensor:
-        """(B,) how many tokens each row has."""
+        """(B,) the number of tokens of each row."""
         if self.shift is None:
             return torch.full((self.size,), self.time, device=self.device)
         return self.time - self.shift
 
     def length(self) -> int | Tensor:
-        """How many tokens each row has after this step: one number, or (B, 1)."""
+        """The number of tokens of each row after this step: an integer or (B, 1)."""
         return self.time + 1 if self.shift is None else (self.time + 1 - self.shift)[:, None]
 
     def at_limit(self) -> Tensor | None:
-        """(B,) which rows reach their limit with this step; None: no row can."""
+        """(B,), True for rows that reach their limit with this step; None if no row can."""
         if self.time + 1 < self.first_end:
             return None
         return self.limits == (self.time + 1 if self.shift is None else self.time + 1 - self.shift)
 
     def truncated(self, logits: Tensor, width: int) -> Tensor | None:
-        """(B, W) which hypotheses a limit ends with this step, although the model prefers another token to END."""
+        """(B, W), True for hypotheses that a limit ends with this step where the model prefers another token to END."""
         reached = self.at_limit()
         if reached is None or not reached.any():
             return None
         return reached[:, None] & (logits.argmax(-1) != END).view(-1, width)
 
     def process(self, logits: Tensor, tokens: Tensor) -> Tensor:
-        """Logits (B·W, V) of what follows tokens (B, W, t) → the same with −∞ for what may not come next.
+        """Mask the logits (B·W, V) after tokens (B, W, t): −∞ for tokens that are not allowed.
 
-        A forced token (of the prefix, or END at the limit) beats every rule.
+        A forced token (of the prefix, or END at the limit) overrides every rule.
         """
         forced = self._forced()
         if forced is not None:
@@ -92,7 +92,7 @@ class Search(ABC):
         return logits
 
     def _forced(self) -> tuple[Tensor, Tensor] | None:
-        """The rows whose next token is forced (N,), and the tokens (N,)."""
+        """Rows (N,) with a forced next token, and the tokens (N,)."""
         reached = self.at_limit()
         begun = self._prefix_tokens()
         if begun is None and reached is None:
@@ -106,7 +106,7 @@ class Search(ABC):
         return (rows, forced[rows]) if len(rows) else None
 
     def _prefix_tokens(self) -> Tensor | None:
-        """(B,) the next token of each prefix, PAD behind its end; None where no row has any."""
+        """(B,) the next token of each prefix, PAD after its end; None if no prefix is left."""
         if self.prefixes is None:
             return None
         length = self.prefixes.shape[1]
@@ -137,13 +137,13 @@ class Search(ABC):
         self.time, self.first_end, self.last_end = self.time - count, self.first_end - count, self.last_end - count
 
     def append(self, other: Any) -> None:
-        """Add the rows of another search of the same kind; from now on all advance together.
+        """Add the rows of another search of the same kind.
 
-        Steps before the first token of every row are dropped. Subclasses add the tensors they hold by row.
+        Steps before the first token of every row are dropped. Subclasses join their own tensors.
         """
         mine, theirs = ((each.time, 0 if each.shift is None else int(each.shift.min())) for each in (self, other))
         time = max(mine[0] - mine[1], theirs[0] - theirs[1])
-        late = time - self.time, time - other.time  # steps by which the rows of each begin later than before
+        late = time - self.time, time - other.time  # steps by which the rows of each are delayed
         if late != (0, 0) or self.shift is not None or other.shift is not None:
             zero = self.limits.new_zeros
             parts = zip((self, other), late, strict=True)
