@@ -1,4 +1,4 @@
-"""What a model thinks of a given output: its log-probability, and where it looked."""
+"""Log-probabilities of outputs under teacher forcing, and the attention of their tokens."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sightline.text.tokenizer import END, START
 
 
 def begun(model: DecodableModel, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
-    """Where a decoder stands that has read some sources (without end marks), and written nothing."""
+    """The decoder state for sources (without END), before the first target token."""
     rows = [[*source, END] for source in sources]
     return model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
 
@@ -47,7 +47,7 @@ def token_losses(
     first: int = 0,
 ) -> list[np.ndarray]:
     """For each pair (T + 1,) −log p of each target token and the end mark, given the source and the tokens before."""
-    found = [np.empty(0)] * len(sources)
+    losses_by_pair = [np.empty(0)] * len(sources)
     for longest in (longest for longest, in_one in model_limits(model) if in_one):
         for number, (source, target) in enumerate(zip(sources, targets, strict=True), first + 1):
             if (count := len(source) + len(target) + 2) > longest:
@@ -57,12 +57,12 @@ def token_losses(
                 )
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
-        given, wanted = ([[START, *targets[n]] for n in indices], [[*targets[n], END] for n in indices])
-        features, _ = model.advance(pad_tokens(given, device), begun(model, [sources[n] for n in indices], device))
-        losses = _nll(model, features, pad_tokens(wanted, device))  # (B, T)
+        inputs, labels = ([[START, *targets[n]] for n in indices], [[*targets[n], END] for n in indices])
+        features, _ = model.advance(pad_tokens(inputs, device), begun(model, [sources[n] for n in indices], device))
+        losses = _nll(model, features, pad_tokens(labels, device))  # (B, T)
         for index, own in zip(indices, losses, strict=True):
-            found[index] = own[: len(targets[index]) + 1]
-    return found
+            losses_by_pair[index] = own[: len(targets[index]) + 1]
+    return losses_by_pair
 
 
 @torch.inference_mode()
@@ -78,9 +78,9 @@ def stream_losses(
 ) -> np.ndarray:
     """(len(stream),) −log p of each token of a text given those before it.
 
-    Windows of `context` tokens slide by `stride`: only the last `stride` of each are scored, so that every token but
-    the first ones has at least `context − stride` before it. With `carry`, for recurrent models, each window goes on
-    from the state of the one before it, in a few rows side by side that each read one window ahead of their part.
+    Windows of `context` tokens slide by `stride`; only the last `stride` tokens of each are scored, so every token but
+    the first ones has a context of at least `context − stride`. With `carry` (recurrent models), each window continues
+    from the state of the previous one, in a few rows that each warm up on the window before their part.
     """
     if carry:
         return _carried_losses(model, stream, context, max(1, tokens // context), device)
@@ -90,12 +90,12 @@ def stream_losses(
     together = max(1, tokens // context)
     for at in range(0, len(ends), together):
         group = list(zip(starts[at : at + together], ends[at : at + together], strict=True))
-        wanted = [stream[start:end].astype(np.int64) for start, end in group]
-        given = [[START, *part[:-1].tolist()] for part in wanted]
-        features, _ = model.advance(pad_tokens(given, device), begun(model, [[]] * len(group), device))
-        found = _nll(model, features, pad_tokens([part.tolist() for part in wanted], device))
+        labels = [stream[start:end].astype(np.int64) for start, end in group]
+        inputs = [[START, *part[:-1].tolist()] for part in labels]
+        features, _ = model.advance(pad_tokens(inputs, device), begun(model, [[]] * len(group), device))
+        nll = _nll(model, features, pad_tokens([part.tolist() for part in labels], device))
         for row, (start, end) in enumerate(group):
-            losses[done:end] = found[row, done - start : end - start]
+            losses[done:end] = nll[row, done - start : end - start]
             done = end
     return losses
 
@@ -106,21 +106,21 @@ def _carried_losses(model: Any, stream: np.ndarray, context: int, rows: int, dev
     begins = np.maximum(bounds[:-1] - context, 0)  # each row warms up on the window before its part
     losses = np.zeros(len(stream))
     state = model.begin_empty(rows)
-    before = np.concatenate([[START], stream.astype(np.int64)])  # what stands before each token
+    before = np.concatenate([[START], stream.astype(np.int64)])  # the token before each token
     for at in range(0, int((bounds[1:] - begins).max()), context):
         places = begins[:, None] + at + np.arange(context)  # (rows, context)
         safe = np.minimum(places, len(stream) - 1)
         features, state = model.advance(torch.from_numpy(before[safe]).to(device), state)
-        found = _nll(model, features, torch.from_numpy(stream[safe].astype(np.int64)).to(device))
-        wanted = (places >= bounds[:-1, None]) & (places < bounds[1:, None])
-        losses[places[wanted]] = found[wanted]
+        nll = _nll(model, features, torch.from_numpy(stream[safe].astype(np.int64)).to(device))
+        scored = (places >= bounds[:-1, None]) & (places < bounds[1:, None])
+        losses[places[scored]] = nll[scored]
     return losses
 
 
-def _nll(model: DecodableModel, features: torch.Tensor, wanted: torch.Tensor) -> np.ndarray:
-    """(B, T) −log p of the wanted tokens."""
+def _nll(model: DecodableModel, features: torch.Tensor, labels: torch.Tensor) -> np.ndarray:
+    """(B, T) −log p of the labels."""
     scores = model.logits(features).float().log_softmax(-1)  # (B, T, V), in half the time of logsumexp on a CPU
-    losses: np.ndarray = -scores.gather(-1, wanted[..., None])[..., 0].cpu().double().numpy()
+    losses: np.ndarray = -scores.gather(-1, labels[..., None])[..., 0].cpu().double().numpy()
     return losses
 
 
@@ -131,7 +131,7 @@ def attention_to_source(
     """(T + 1, S + 1) mean attention over the heads, end marks included, or None for a model without attention.
 
     Of several layers the last but one is taken, where Transformers align best (Garg et al. 2019); of an ensemble, the
-    mean of those models that look.
+    mean over models with attention.
     """
     if not model.cross_attention_paths:
         return None
@@ -147,17 +147,17 @@ def strongest_links(
     device: torch.device | str = "cpu",
     tokens: int = 4096,
 ) -> list[np.ndarray]:
-    """For each pair (T,) the source token that got most attention when each target token was due; no end marks."""
+    """For each pair (T,) the source token with the most attention as each target token is predicted, without END."""
     if not model.cross_attention_paths:
         raise ValueError("this model has no attention to a source, so nothing links its output to one")
-    found = [np.zeros(0, np.int64)] * len(sources)
+    links = [np.zeros(0, np.int64)] * len(sources)
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
         weights = _attention(model, [sources[n] for n in indices], [targets[n] for n in indices], device)
         for place, index in enumerate(indices):
             own = weights[place, : len(targets[index]), : len(sources[index])]
-            found[index] = own.argmax(-1).cpu().numpy()
-    return found
+            links[index] = own.argmax(-1).cpu().numpy()
+    return links
 
 
 def _attention(
@@ -168,12 +168,12 @@ def _attention(
 ) -> torch.Tensor:
     """(B, T + 1, S + 1) mean attention over the heads of the layer that aligns best, for the longest of each side."""
     if isinstance(model, Ensemble):
-        seen = [_attention(each, sources, targets, device) for each in model.members() if each.cross_attention_paths]
-        return torch.stack(seen).mean(0)
-    heard: list[Tapped] = []
+        weights = [_attention(each, sources, targets, device) for each in model.members() if each.cross_attention_paths]
+        return torch.stack(weights).mean(0)
+    recorded: list[Tapped] = []
     path = model.cross_attention_paths[max(len(model.cross_attention_paths) - 2, 0)]
-    with on_taps(model, heard.append, (path,)):  # type: ignore[arg-type]
+    with on_taps(model, recorded.append, (path,)):  # type: ignore[arg-type]
         state = begun(model, sources, device)
         model.advance(pad_tokens([[START, *target] for target in targets], device), state)
-    weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
+    weights = [tapped.tensor for tapped in recorded if tapped.name.endswith(".weights")]
     return torch.cat(weights, dim=2).mean(1).float()  # at once, or step by step

@@ -1,1 +1,1 @@
-"""Texts in, answers out, whatever the task: translations, continuations, filled gaps, labels, a tag for each word."""
+"""Tasks: sequence-to-sequence, language modelling, masked LM, denoising, classification and tagging."""

@@ -16,7 +16,7 @@ from sightline.text.vocabulary import label_id
 
 
 class ClassificationTask(Task):
-    """The label of each text; with n-best, the likeliest labels. A text without tokens has an empty output."""
+    """The label of each text; with n-best, the most probable labels. A text without tokens has an empty output."""
 
     @classmethod
     def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
@@ -37,7 +37,7 @@ class ClassificationTask(Task):
         return predictions
 
     def _text_logs(self, texts: Sequence[str], tokens: int, *, first: int = 0) -> list[np.ndarray]:
-        """(labels,) log-probabilities for each text; so many tokens are read at a time."""
+        """(labels,) log-probabilities for each text, in batches of at most `tokens` tokens."""
         return self._logs([np.asarray(ids, np.int64) for ids in self.encode(texts, first=first)], tokens)
 
     @property
@@ -55,24 +55,24 @@ class ClassificationTask(Task):
         return [Score(float(own[number]), 1) for own, number in zip(logs, numbers, strict=True)]
 
     def _numbers(self, labels: Sequence[str]) -> list[int]:
-        """Labels as columns of `_logs`; one that is not there is an error that names it."""
+        """Labels as columns of `_logs`; an unknown label is an error."""
         known = {name: label_id(self.vocabulary.target, name) - len(SPECIALS) for name in dict.fromkeys(labels)}
         return [known[name] for name in labels]
 
     def _named(self, logs: np.ndarray) -> Probabilities:
-        """Log-probabilities (labels,) by label, likeliest first."""
+        """Probabilities by label, most probable first, from log-probabilities (labels,)."""
         return {self._label(int(k)): float(np.exp(logs[k])) for k in np.argsort(-logs, kind="stable")}
 
     def _label(self, number: int) -> str:
         return self.vocabulary.target.decode([number + len(SPECIALS)])
 
     def _logs(self, sources: Sequence[np.ndarray], tokens: int) -> list[np.ndarray]:
-        """Log-probabilities of the labels, where the model answers: (labels,), or (S, labels) for a tagger."""
+        """Log-probabilities of the labels: (labels,), or (S, labels) for a tagger."""
         if self.members:
             every = [each._logs(sources, tokens) for each in self.members if isinstance(each, ClassificationTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
         collate = self.collate(self.recipe)
-        found: list[np.ndarray] = [np.empty(0)] * len(sources)
+        results: list[np.ndarray] = [np.empty(0)] * len(sources)
         lengths = [len(source) + 2 for source in sources]
         for indices in length_batches(lengths, tokens):
             taken = [sources[index] for index in indices]
@@ -80,11 +80,11 @@ class ClassificationTask(Task):
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout)
-                logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # a special is no answer
+                logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # without special tokens
                 logs = logits.log_softmax(-1).cpu().numpy()
             for place, index in enumerate(indices):
-                found[index] = logs[place]
-        return found
+                results[index] = logs[place]
+        return results
 
 
 def refuse_constraints(requests: Sequence[Request]) -> None:

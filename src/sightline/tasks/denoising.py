@@ -1,4 +1,4 @@
-"""Answers of a model that learned to undo noise: the text, mended."""
+"""Denoising: the text without its noise."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from sightline.text.tokenizer import UNK
 
 
 class DenoisingTask(Seq2SeqTask):
-    """Each text mended: what a `[MASK]` in it may have stood for, and whatever else the model finds wrong."""
+    """Each text with `[MASK]` filled and other corruption corrected."""
 
     @property
     def marks(self) -> list[int]:
-        """The ids of the marks that gaps become."""
+        """The ids of the marks of gaps."""
         assert self.recipe.data.noise is not None
         return [self.vocabulary.source.mark(mark) for mark in self.recipe.data.noise.marks]
 
@@ -28,7 +28,7 @@ class DenoisingTask(Seq2SeqTask):
 
     @property
     def _names_gaps(self) -> bool:
-        """Whether it writes what stood in each gap behind its mark, and not the whole text."""
+        """True if outputs are the contents of gaps after their marks, not the whole text (span corruption)."""
         return self.recipe.data.noise is not None and self.recipe.data.noise.kind == "span-corruption"
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
@@ -44,9 +44,9 @@ class DenoisingTask(Seq2SeqTask):
         if any(request.prefix_text is not None or request.phrases is not None for request in requests):
             raise ValueError("denoising does not support prefixes or required phrases; leave them out")
         requests = self.encoded(requests, self.encode_requests(requests))
-        found = self.search(requests)(requests, on_done=on_done)
+        results = self.search(requests)(requests, on_done=on_done)
         predictions = []
-        for request, hypotheses in zip(requests, found, strict=True):
+        for request, hypotheses in zip(requests, results, strict=True):
             whole = [self._whole(request.source or (), hypothesis) for hypothesis in hypotheses]
             lines = [one_line(text) for text in self.vocabulary.target.decode_many(whole)]
             unknown = [tokens.count(UNK) for tokens in whole]
@@ -69,9 +69,9 @@ class DenoisingTask(Seq2SeqTask):
         return super().score_outputs(texts, targets, first=first)
 
     def _warn_of_forbidden(self, request: Request, predictions: Sequence[Prediction]) -> None:
-        """Warn of phrases that the search could not see: in the text around the gaps, alone or with what fills one.
+        """Warn about forbidden phrases in the text around gaps, alone or together with a filling.
 
-        The search itself warns of phrases in the fillings.
+        The search warns about phrases in fillings.
         """
         target = self.vocabulary.target
         kept = target.decode_many(split_at_masks(request.source or (), self.marks)) if request.options.forbid else []

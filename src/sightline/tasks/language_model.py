@@ -1,4 +1,4 @@
-"""Answers of a language model: the text, and what may follow it."""
+"""Language modelling: a text and its continuation."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from sightline.text.tokenizer import END, START, UNK
 
 
 class LanguageModelTask(Task):
-    """Each text with what may follow it; where it learned from many documents, the text is the beginning of one.
+    """Each text with its continuation. For models of many documents, the text is the beginning of a document.
 
-    An empty text has an empty output, as in every task; `continuations` and `stream` begin from nothing, too.
+    An empty text has an empty output, as in every task; `continuations` and `stream` also start from an empty text.
     """
 
     @classmethod
@@ -38,15 +38,15 @@ class LanguageModelTask(Task):
         return longest if longest is None or not self.begins else longest - 1  # the end mark before it
 
     def ended_short(self, answers: Sequence[Sequence[Prediction]]) -> int:
-        """Those that went on up to the last learned position; the text they go on after counts."""
+        """The outputs that reach the last learned position, counting the prompt."""
         longest = self.longest_source()
         return 0 if longest is None else sum(len(guesses[0].tokens) >= longest for guesses in answers)
 
     @property
     def begins(self) -> bool:
-        """Whether there were beginnings to learn; a count of n-grams has them behind its start mark.
+        """True if outputs are decoded as beginnings of documents; n-gram models have a start mark of their own.
 
-        The models of an ensemble come with their own.
+        Each model of an ensemble is wrapped on its own.
         """
         if self.members:
             return False
@@ -54,7 +54,7 @@ class LanguageModelTask(Task):
 
     @property
     def _whole(self) -> bool:
-        """Whether each training file was one text, so that the ends of documents were hardly ever seen."""
+        """True if each training file was one document, so that document ends were hardly ever seen."""
         return all(isinstance(source, PlainSource) and source.document == "file" for source in self.recipe.data.train)
 
     @cached_property
@@ -68,16 +68,16 @@ class LanguageModelTask(Task):
             raise ValueError("a language model goes on after the text itself; put the beginning there, not in prefixes")
         prompts = self.encode_requests(requests)
         filled = [number for number, prompt in enumerate(prompts) if prompt]
-        found = [[Prediction("", 0.0, [])] for _ in requests]
+        results = [[Prediction("", 0.0, [])] for _ in requests]
         continued = [requests[number] for number in filled]
         encoded = self.encoded(continued, None, [prompts[number] for number in filled])
         hypotheses = self.search(encoded)(encoded, on_done=on_done) if encoded else []
         for number, request, own in zip(filled, encoded, hypotheses, strict=True):
-            found[number] = self._predictions(request, own)
-        return found
+            results[number] = self._predictions(request, own)
+        return results
 
     def continuations(self, text: str, options: Decoding) -> list[Prediction]:
-        """What may follow a text, or nothing: the best outputs, best first."""
+        """Continuations of a text (or of ""), best first."""
         requests = self.encoded([Request(text, options)], None, self.encode([text]))
         (hypotheses,) = self.search(requests)(requests)
         return self._predictions(requests[0], hypotheses)
@@ -93,7 +93,7 @@ class LanguageModelTask(Task):
 
     def _predictions(self, request: Request, hypotheses: Sequence[Hypothesis]) -> list[Prediction]:
         target, prompt = self.vocabulary.target, request.prefix
-        if UNK in prompt:  # which is shown as it was given
+        if UNK in prompt:  # shown as in the prompt
             pieces = target.surfaces(request.text)
             texts = [target.decode_with(each.tokens, pieces) for each in hypotheses]
         else:
@@ -131,15 +131,14 @@ class LanguageModelTask(Task):
         )
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
-        """Go on after one text and hand over what is new as soon as it is known, the text itself first.
+        """Continue a text, and write the text itself and then new text as tokens are chosen.
 
-        All that is handed over, one after the other, is the text of the prediction, whatever a token is: a piece of a
-        word, or of a character.
+        The pieces written add up to the text of the prediction.
         """
         if options.mbr is not None or options.forbid:
             what = "mbr" if options.mbr is not None else "forbid"
             raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
-        options = options.model_copy(update={"nbest": 1})  # which of several is best is known only at their end
+        options = options.model_copy(update={"nbest": 1})  # the best of several is known only at their end
         pieces = self.vocabulary.target.surfaces(text)
         growing = _Growing(lambda tokens: self.vocabulary.target.decode_with(tokens, pieces), write)
         requests = self.encoded([Request(text, options, on_token=growing.add)], None, self.encode([text]))
@@ -150,11 +149,10 @@ class LanguageModelTask(Task):
 
 
 class _FromBeginning(nn.Module):
-    """A language model that writes from the beginning of a text on, not from its midst.
+    """Wraps a language model so that it starts at the beginning of a document.
 
-    Windows of the training text begin anywhere, so a start mark says nothing of what comes (and a model that reads on
-    from window to window never sees one); it is an end mark that stands before the beginning of a document. So the
-    start mark of a search is read as one, behind the start mark of a window where the model knows that.
+    Training windows start anywhere in the text, so START carries no information (and a model with carried state never
+    sees it); documents begin after END. So START is read as END, after the START of a window if the model uses one.
     """
 
     def __init__(self, model: Any, *, start: bool) -> None:
@@ -175,8 +173,8 @@ class _FromBeginning(nn.Module):
         return state
 
     def advance(self, tokens: Tensor, state: Any, layout: Layout | None = None) -> tuple[Tensor, Any]:
-        found: tuple[Tensor, Any] = self.model.advance(tokens.masked_fill(tokens == START, END), state, layout)
-        return found
+        results: tuple[Tensor, Any] = self.model.advance(tokens.masked_fill(tokens == START, END), state, layout)
+        return results
 
     def logits(self, features: Tensor) -> Tensor:
         scores: Tensor = self.model.logits(features)
@@ -184,10 +182,10 @@ class _FromBeginning(nn.Module):
 
 
 class _Growing:
-    """Tokens that come one by one, as the text that each adds.
+    """Streams the text of tokens as they are added.
 
-    A token need not have a text of its own (the space before it is not written at the start; a character may be made
-    of several), so it is always all tokens that are decoded, and only what is new is handed on.
+    A token may have no text of its own (a leading space is dropped; a character may take several tokens), so all tokens
+    are decoded each time and only new text is written.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], write: Callable[[str], None]) -> None:
@@ -202,7 +200,7 @@ class _Growing:
     def show(self, tokens: Sequence[int], *, whole: bool = False) -> None:
         text = self.decode(tokens)
         if not whole:
-            text = text.rstrip("\ufffd")  # a character of which not all bytes have come
+            text = text.rstrip("\ufffd")  # an incomplete character
         if len(text) > self.shown:
             self.write(text[self.shown :])
             self.shown = len(text)

@@ -1,4 +1,4 @@
-"""A run folder as a task: recipe, vocabulary and model, ready to predict; and several tasks as an ensemble."""
+"""Loading a run folder as a task, and ensembles of tasks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from sightline.text.vocabulary import Vocabulary, with_preprocessing
 
 
 class UnevenSources(UserWarning):
-    """The training sources of a run treat their texts differently, so it is not known what to do to a new one."""
+    """The training sources of a run are preprocessed differently, so it is unclear how to treat new text."""
 
 
 class NeverValidated(UserWarning):
-    """A run was interrupted before its first validation: nothing is known of how good its weights are."""
+    """A run was interrupted before its first validation, so the quality of its weights is unknown."""
 
     def __init__(self, run: Path) -> None:
         saved = saved_progress(run)
@@ -50,7 +50,7 @@ class NeverValidated(UserWarning):
 
 
 def load_task(run: Path, device: str, precision: str) -> Task:
-    """Load a run folder; an error names what it lacks."""
+    """Load a run folder; missing files are named in errors."""
     config = read_config(run)
     if (baseline := config.get("baseline")) is not None:
         raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
@@ -86,7 +86,7 @@ def load_task(run: Path, device: str, precision: str) -> Task:
 
 
 def ensemble_task(tasks: Sequence[Task], weights: Sequence[float] | None, mean: Mean) -> Task:
-    """Several tasks as one that averages their models.
+    """An ensemble of tasks that averages their models.
 
     The recipe is that of the first, and the dictionary for unknown words that of the first that has one.
     """

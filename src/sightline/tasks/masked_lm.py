@@ -1,4 +1,4 @@
-"""Answers of a masked language model: the text with its gaps filled."""
+"""Masked language modelling: the text with its gaps filled."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sightline.text.tokenizer import PAD, SPECIALS, UNK
 
 
 class MaskedLMTask(Task):
-    """Each text with every `[MASK]` in it filled by a piece; with n-best, the likeliest fillings of all of them.
+    """Each text with every `[MASK]` filled by a piece; with n-best, the most probable fillings of all gaps.
 
-    Gaps are guessed each for itself, so what p of several is, is their product.
+    Gaps are filled independently, so the probability of a filling is a product.
     """
 
     @classmethod
@@ -28,7 +28,7 @@ class MaskedLMTask(Task):
 
     def longest_source(self) -> int | None:
         longest = super().longest_source()
-        return None if longest is None else longest - 1  # a start mark stands before it too
+        return None if longest is None else longest - 1  # START before it
 
     def encode(self, texts: Sequence[str], *, first: int = 0) -> list[list[int]]:
         source, words = self.vocabulary.source, self.recipe.tokenizer.kind != "character"
@@ -60,7 +60,7 @@ class MaskedLMTask(Task):
 
     @property
     def _first(self) -> int:
-        """The first id that is text."""
+        """The first id after the special tokens and marks."""
         return len(SPECIALS) + len(self.vocabulary.source.marks)
 
     def _filled(self, ids: list[int], places: list[int], chosen: Sequence[int], score: float) -> Prediction:
@@ -70,29 +70,29 @@ class MaskedLMTask(Task):
         return Prediction(self.vocabulary.target.decode(tokens), score, tokens, unknown=tokens.count(UNK))
 
     def _logs(self, sources: Sequence[list[int]], gaps: Sequence[list[int]], tokens: int) -> list[np.ndarray]:
-        """(gaps, V − first) log-probabilities of the pieces at the gaps of each text; a special is no answer."""
+        """(gaps, V − first) log-probabilities of the pieces at the gaps of each text, without special tokens."""
         if self.members:
             every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, MaskedLMTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
-        found = [np.empty((0, 1), np.float32)] * len(sources)
+        results = [np.empty((0, 1), np.float32)] * len(sources)
         asked = [number for number, places in enumerate(gaps) if places]
         for group in length_batches([len(sources[number]) + 2 for number in asked], tokens):
             numbers = [asked[index] for index in group]
             read = [np.asarray(sources[number], np.int64) for number in numbers]
-            wanted = [np.where(ids == self._mark, ids, PAD) for ids in read]
-            batch = padded_batch(masked_lm_ids(read, wanted), np.arange(len(read)))
+            masked = [np.where(ids == self._mark, ids, PAD) for ids in read]
+            batch = padded_batch(masked_lm_ids(read, masked), np.arange(len(read)))
             batch = batch.to(self.device) if self.device.type != "cpu" else batch
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout, batch.decoder_input)  # (gaps of all, D)
                 logs = self.model.logits(features).float()[:, self._first :].log_softmax(-1).cpu().numpy()
             ends = np.cumsum([len(gaps[number]) for number in numbers])
             for number, own in zip(numbers, np.split(logs, ends[:-1]), strict=True):
-                found[number] = own
-        return found
+                results[number] = own
+        return results
 
 
 def best_fillings(logs: np.ndarray, count: int, first: int = 0) -> list[tuple[list[int], float]]:
-    """The likeliest `count` ways to fill gaps that are independent, and log p of each; logs is (gaps, V)."""
+    """The `count` most probable fillings of independent gaps with their log p; logs is (gaps, V)."""
     best: list[tuple[list[int], float]] = [([], 0.0)]
     for row in logs:
         likeliest = np.argsort(-row, kind="stable")[:count].tolist()

@@ -1,4 +1,4 @@
-"""Answers that are translations: the target of each source."""
+"""Sequence-to-sequence tasks, such as translation: the target of each source."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sightline.text.tokenizer import SPACE, SPECIALS, UNK
 
 
 def check_written(task: Task, outputs: Sequence[Sequence[int]], *, first: int, what: str) -> None:
-    """Refuse, by its line, what decoders with learned positions cannot write to its end or go on after."""
+    """Refuse outputs that are longer than the learned positions of a decoder, by line."""
     decoders = [each.recipe.model.decoder for each in task.members or (task,) if each.recipe.model.encoder]
     longest = min((places for each in decoders if each and (places := each.max_positions) is not None), default=None)
     for number, tokens in enumerate(outputs, first + 1):
@@ -46,12 +46,12 @@ class Seq2SeqTask(Task):
         sources = self._read([request.text for request in requests], first=requests[0].number if requests else 0)
         prefixes = self._prefixes(requests, sources)
         requests = self.encoded(requests, [source.ids for source in sources], prefixes)
-        found = self.search(requests)(requests, on_done=on_done)
+        results = self.search(requests)(requests, on_done=on_done)
         predictions = self._copied if self.recipe.copies_unknown else self._written
-        return predictions(requests, found, sources)
+        return predictions(requests, results, sources)
 
     def _prefixes(self, requests: Sequence[Request], sources: Sequence[ReadSource]) -> list[list[int]] | None:
-        """What each output must begin with, as ids."""
+        """The prefix of each output as token ids."""
         if all(request.prefix_text is None for request in requests):
             return None
         prefixes = self._outputs([request.prefix_text or "" for request in requests], sources)
@@ -59,12 +59,12 @@ class Seq2SeqTask(Task):
         return prefixes
 
     def _written(
-        self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
+        self, requests: Sequence[Request], results: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
     ) -> list[list[Prediction]]:
-        """The predictions of hypotheses, with unknown words replaced where that is asked for."""
-        texts = iter(self._texts(requests, found))
+        """Predictions from hypotheses, with unknown words replaced as requested."""
+        texts = iter(self._texts(requests, results))
         predictions = []
-        for request, hypotheses in zip(requests, found, strict=True):
+        for request, hypotheses in zip(requests, results, strict=True):
             lines = [one_line(next(texts)) for _ in hypotheses]
             unknown = None if request.options.replace_unknown == "none" else [0] * len(hypotheses)
             section = self.recipe.evaluation
@@ -72,7 +72,7 @@ class Seq2SeqTask(Task):
         return predictions
 
     def _check_copying(self, requests: Sequence[Request]) -> None:
-        """Refuse what does not go together with words that are copied from a source, and are in no vocabulary."""
+        """Refuse options that exclude copied words, which are not in the vocabulary."""
         if not copies_words(self.recipe.model, self.recipe.tokenizer):
             return
         for request in requests:
@@ -85,14 +85,14 @@ class Seq2SeqTask(Task):
             check_copied_words(request.options.replace_unknown, request.options.forbid)
 
     def _copied(
-        self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
+        self, requests: Sequence[Request], results: Sequence[Sequence[Hypothesis]], sources: Sequence[ReadSource]
     ) -> list[list[Prediction]]:
-        """The predictions of hypotheses that may hold words copied from their source.
+        """Predictions from hypotheses that may contain words copied from the source.
 
-        The tokens of a prediction are of the vocabulary: for what was copied, the piece of the source, or UNK.
+        The tokens of a prediction are ids of the vocabulary: a copied word is its source piece, or UNK.
         """
         size, section, predictions = self.vocabulary.target.size, self.recipe.evaluation, []
-        for request, source, hypotheses in zip(requests, sources, found, strict=True):
+        for request, source, hypotheses in zip(requests, sources, results, strict=True):
             texts = [one_line(self._text(each.tokens, source)) for each in hypotheses]
             unknown = [each.tokens.count(UNK) for each in hypotheses]
             known = [replace(each, tokens=source.known(each.tokens, size)) for each in hypotheses]
@@ -100,7 +100,7 @@ class Seq2SeqTask(Task):
         return predictions
 
     def _text(self, ids: Sequence[int], source: ReadSource) -> str:
-        """The text of an output that may have been copied from a source."""
+        """The text of an output that may contain copied words."""
         target = self.vocabulary.target
         kept = [number for number in ids if number >= len(SPECIALS) or number == UNK]
         pieces, size = target.all_pieces, target.size
@@ -123,7 +123,7 @@ class Seq2SeqTask(Task):
         return source
 
     def _outputs(self, targets: Sequence[str], sources: Sequence[ReadSource]) -> list[list[int]]:
-        """The ids of given outputs."""
+        """The token ids of target texts."""
         own = self.vocabulary.target
         ids = own.encode_many(list(targets))
         return number_copied(own, targets, ids, sources, self._forms) if self.recipe.copies_unknown else ids
@@ -141,7 +141,7 @@ class Seq2SeqTask(Task):
         ]
 
     def score_outputs(self, texts: Sequence[str], targets: Sequence[str], *, first: int = 0) -> list[list[Prediction]]:
-        """Given outputs as predictions, their score log p(target | text)."""
+        """Targets as predictions, with log p(target | text) as score."""
         sources, size = self._read(texts, first=first), self.vocabulary.target.size
         outputs = self._outputs(targets, sources)
         check_written(self, outputs, first=first, what="target")
@@ -155,10 +155,10 @@ class Seq2SeqTask(Task):
         assert targets is not None
         return [Score(each.score, len(each.tokens) + 1) for (each,) in self.score_outputs(texts, targets)]
 
-    def _texts(self, requests: Sequence[Request], found: Sequence[Sequence[Hypothesis]]) -> list[str]:
-        """The texts of all hypotheses, one after the other, unknown words replaced where that is asked for."""
-        outputs = [hypothesis.tokens for hypotheses in found for hypothesis in hypotheses]
-        owners = [request for request, hypotheses in zip(requests, found, strict=True) for _ in hypotheses]
+    def _texts(self, requests: Sequence[Request], results: Sequence[Sequence[Hypothesis]]) -> list[str]:
+        """The texts of all hypotheses in order, with unknown words replaced as requested."""
+        outputs = [hypothesis.tokens for hypotheses in results for hypothesis in hypotheses]
+        owners = [request for request, hypotheses in zip(requests, results, strict=True) for _ in hypotheses]
         texts = self.vocabulary.target.decode_many(outputs)
         for how in {request.options.replace_unknown: request.options for request in requests}.values():
             if how.replace_unknown == "none":

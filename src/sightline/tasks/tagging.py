@@ -18,9 +18,9 @@ from sightline.text.vocabulary import between_spaces
 
 
 class TaggingTask(ClassificationTask):
-    """A label for every word of each text, whatever the words are made of. An empty text gives an empty output."""
+    """A label for every word of each text. An empty text gives an empty output."""
 
-    unit = "sentence"  # which in a tagged file has a line for each word
+    unit = "sentence"  # a tagged file has a line for each word
 
     @classmethod
     def collate(cls, recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
@@ -41,15 +41,15 @@ class TaggingTask(ClassificationTask):
         return predictions
 
     def _text_logs(self, texts: Sequence[str], tokens: int, *, first: int = 0) -> list[np.ndarray]:
-        """(words, labels) log-probabilities for each text, each word's where its first piece is."""
+        """(words, labels) log-probabilities for each text, read at the first piece of each word."""
         words = self.vocabulary.encode_words([" ".join(between_spaces(text)) for text in texts])
         flat = self.checked([[piece for word in sentence for piece in word] for sentence in words], first)
         filled = [number for number, ids in enumerate(flat) if ids]
         logs = self._logs([np.asarray(flat[n]) for n in filled], tokens)
-        found = [np.empty((0, self.vocabulary.target.size - len(SPECIALS)), np.float32)] * len(texts)
+        results = [np.empty((0, self.vocabulary.target.size - len(SPECIALS)), np.float32)] * len(texts)
         for number, own in zip(filled, logs, strict=True):
-            found[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
-        return found
+            results[number] = own[[0, *accumulate(len(word) for word in words[number])][:-1]]
+        return results
 
     def probabilities(self, texts: Sequence[str]) -> list[list[Probabilities]]:  # type: ignore[override]
         """The probability of every label, for each word of each text."""
@@ -57,7 +57,7 @@ class TaggingTask(ClassificationTask):
 
     def score(self, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
         assert targets is not None
-        found = []
+        results = []
         logs = self._text_logs(texts, self._tokens)
         for number, (own, target) in enumerate(zip(logs, targets, strict=True)):
             tags = self._numbers(between_spaces(target))
@@ -66,5 +66,5 @@ class TaggingTask(ClassificationTask):
                     f"targets[{number}] has {plural(len(tags), 'label')} for {plural(len(own), 'word')}; give one for "
                     f"each word"
                 )
-            found.append(Score(float(own[np.arange(len(tags)), tags].sum()), len(tags)))
-        return found
+            results.append(Score(float(own[np.arange(len(tags)), tags].sum()), len(tags)))
+        return results
