@@ -25,7 +25,7 @@ WRITER: dict[str, Any] = {"kind": "recurrent", "cell": "lstm", "layers": 1, "inp
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("seq2seq", {"encoder": BODY, "decoder": BODY}),
     "recurrent": ("seq2seq", {"encoder": READER, "decoder": {**WRITER, "attention": {"kind": "additive"}}}),
-    "linear": ("seq2seq", {"encoder": BODY, "decoder": {**WRITER, "attention": {"kind": "linear"}}}),
+    "linear": ("seq2seq", {"encoder": BODY, "decoder": {**WRITER, "attention": {"kind": "unnormalized"}}}),
     "convolutional": (
         "seq2seq",
         {"encoder": {"kind": "convolutional", "layers": 2}, "decoder": {"kind": "convolutional", "layers": 2}},

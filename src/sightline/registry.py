@@ -121,8 +121,9 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "scaled-dot": Entry(f"{_SCORES}:ScaledDot", about="q·h / √Dh (Vaswani et al. 2017)."),
         "bilinear": Entry(f"{_SCORES}:Bilinear", about="qᵀ W h (Luong et al. 2015)."),
         "additive": Entry(f"{_SCORES}:Additive", about="vᵀ tanh(W q + U h) (Bahdanau et al. 2015)."),
-        "linear": Entry(f"{_SCORES}:LinearScore", about="q·h / √Dh without a softmax: a mean over the keys."),
-        "unscaled-linear": Entry(f"{_SCORES}:UnscaledLinearScore", about="q·h without a softmax."),
+        "linear": Entry(f"{_SCORES}:LinearScore", about="vᵀ (W q + U h): the softmax cancels the query's part."),
+        "unnormalized": Entry(f"{_SCORES}:UnnormalizedScore", about="q·h / √Dh without a softmax: a mean over keys."),
+        "unnormalized-dot": Entry(f"{_SCORES}:UnnormalizedDot", about="q·h without a softmax: a mean over keys."),
     },
     "positions": _sharing(
         "model:PositionsConfig",

@@ -21,7 +21,7 @@ from sightline.layers.attention import (
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.scores import AttentionScore, Dot, ScaledDot, build_score
 
-KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear", "unnormalized")
 FUSED = ("dot", "scaled-dot", "bilinear")
 K = 4
 SIXTY_FOUR = {"rtol": 0.0, "atol": 1e-13}  # sums of a few float64 products of numbers near one

@@ -14,7 +14,7 @@ from sightline.layers.attention import attend, causal_mask, combine_masks, expli
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Distances, Relative, RelativeKeys, Rotation, build_bias, build_relative_keys
-from sightline.layers.scores import AttentionScore, Dot, LinearScore, ScaledDot, UnscaledLinearScore, build_score
+from sightline.layers.scores import AttentionScore, Dot, ScaledDot, UnnormalizedDot, UnnormalizedScore, build_score
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
 from sightline.recipe.model import PositionsConfig
@@ -26,7 +26,7 @@ THIRTY_TWO = {"rtol": 0.0, "atol": 5e-6}
 LENGTHS = [5, 2, 4]
 VARIANTS: dict[str, dict[str, Any]] = {
     f"{kind}-{how}": {"kind": kind, **options}
-    for kind in ("scaled-dot", "dot", "linear", "unscaled-linear")
+    for kind in ("scaled-dot", "dot", "unnormalized", "unnormalized-dot")
     for how, options in (
         ("full", {}),
         ("bare", {"projections": False}),
@@ -75,13 +75,13 @@ def by_formula(
             query, key = (turn(part[:, :, None])[:, :, 0] for part in (query, key))
         for b, t in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
             places = [s for s in range(source.shape[1]) if seen[b, t, s]]
-            scale = 1 / math.sqrt(K) if section["kind"] in ("scaled-dot", "linear") else 1.0
+            scale = 1 / math.sqrt(K) if section["kind"] in ("scaled-dot", "unnormalized") else 1.0
             scores = [
                 (query[b, t] * key[b, s]).sum() * scale + options.get("bias", lambda *_: 0.0)(h, query[b, t], t, s)
                 for s in places
             ]
-            shares = [score.exp() for score in scores] if section["kind"].endswith("dot") else scores
-            whole = sum(shares) if section["kind"].endswith("dot") else len(places)
+            shares = [score.exp() for score in scores] if section["kind"] in ("dot", "scaled-dot") else scores
+            whole = sum(shares) if section["kind"] in ("dot", "scaled-dot") else len(places)
             for share, s in zip(shares, places, strict=True):
                 contexts[b, t, h * K : (h + 1) * K] += share / whole * value[b, s]
     return contexts @ attention.output.weight.T + attention.output.bias if attention.output is not None else contexts
@@ -135,7 +135,7 @@ def test_order_enters_the_variants_as_it_enters_the_original(name: str, position
     attention = build(section, rotary=positions == "rotary", relative_keys=keys)
     distances = Distances.within(5, x.device)
     bias = None if shared is None else shared.double()(distances)
-    scale = 1 / math.sqrt(K) if section["kind"] in ("scaled-dot", "linear") else 1.0
+    scale = 1 / math.sqrt(K) if section["kind"] in ("scaled-dot", "unnormalized") else 1.0
 
     def added(h: int, query: Tensor, t: int, s: int) -> Any:
         if isinstance(keys, RelativeKeys):
@@ -168,7 +168,7 @@ def test_the_gradient_is_that_of_the_formula(name: str, heard: bool) -> None:
 
 # --- kernels and layouts -----------------------------------------------------------------------------------------
 
-SCORES = {"scaled": ScaledDot(K), "unscaled": Dot(), "linear": LinearScore(K), "both": UnscaledLinearScore()}
+SCORES = {"scaled": ScaledDot(K), "unscaled": Dot(), "linear": UnnormalizedScore(K), "both": UnnormalizedDot()}
 
 
 def shared_heads(queries: int, keys: int, groups: int, dtype: torch.dtype) -> list[Tensor]:
@@ -314,14 +314,14 @@ def test_under_autocast_bare_heads_are_as_narrow_as_projected_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "scaled"), [("scaled-dot", True), ("dot", False), ("linear", True), ("unscaled-linear", False)]
+    ("kind", "scaled"), [("scaled-dot", True), ("dot", False), ("unnormalized", True), ("unnormalized-dot", False)]
 )
 def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) -> None:
     score: AttentionScore = build_score(kind, 16)
     query, key = torch.randn(1, 2, 3, 16).double(), torch.randn(1, 2, 4, 16).double()
     assert score.scale == (0.25 if scaled else 1.0)
     assert score.formula == ("q·h / √d_k" if scaled else "q·h")
-    assert score.softmax == kind.endswith("dot")
+    assert score.softmax == (kind in ("dot", "scaled-dot"))
     assert score.fused_scale == (score.scale if score.softmax else None)
     torch.testing.assert_close(score(query, key), score.scale * query @ key.mT, **SIXTY_FOUR)
 
@@ -336,7 +336,10 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
         ({"heads": 4, "attention": {"kv_heads": 8}}, r"heads \(4\) is not divisible by attention\.kv_heads \(8\)"),
         ({"attention": {"kv_heads": 2, "projections": False}}, r"attention\.kv_heads \(2\) share projected"),
         ({"attention": {"kv_heads": 0}}, "greater than or equal to 1"),
-        ({"attention": {"kind": "linear"}, "positions": {"kind": "alibi"}}, "alibi lowers weights through the softmax"),
+        (
+            {"attention": {"kind": "unnormalized"}, "positions": {"kind": "alibi"}},
+            "alibi lowers weights through the softmax",
+        ),
     ],
 )
 def test_a_recipe_that_cannot_be_says_why(section: dict[str, Any], told: str) -> None:
@@ -346,7 +349,7 @@ def test_a_recipe_that_cannot_be_says_why(section: dict[str, Any], told: str) ->
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5", "shaw", "none"])
 def test_linear_attention_goes_with_positions_that_need_no_softmax(positions: str) -> None:
-    TransformerConfig.model_validate({"attention": {"kind": "linear"}, "positions": {"kind": positions}})
+    TransformerConfig.model_validate({"attention": {"kind": "unnormalized"}, "positions": {"kind": positions}})
 
 
 def test_a_layer_refuses_groups_that_cannot_be() -> None:

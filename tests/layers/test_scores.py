@@ -16,7 +16,7 @@ from sightline.layers.scores import Additive, AttentionScore, Bilinear, Dot, bui
 from sightline.layers.tap import on_taps
 
 WIDTH = 6
-KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+KINDS = ("dot", "scaled-dot", "bilinear", "additive", "linear", "unnormalized")
 EXACT = {"rtol": 0.0, "atol": 1e-14}  # float64 sums of six products of numbers near one: a few units of 2e-16
 
 
@@ -27,8 +27,9 @@ def formula(score: AttentionScore, kind: str) -> Callable[[Tensor, Tensor], Tens
         return lambda q, h: sum(q[i] * matrix[i, j] * h[j] for i in range(WIDTH) for j in range(WIDTH))
     if isinstance(score, Additive):
         w, b, u, v = score.query.weight, score.query.bias, score.key.weight, score.v
+        g = torch.tanh if kind == "additive" else torch.clone
         return lambda q, h: sum(
-            v[i] * torch.tanh(sum(w[i, j] * q[j] + u[i, j] * h[j] for j in range(WIDTH)) + b[i]) for i in range(WIDTH)
+            v[i] * g(sum(w[i, j] * q[j] + u[i, j] * h[j] for j in range(WIDTH)) + b[i]) for i in range(WIDTH)
         )
     scale = 1.0 if kind == "dot" else 1.0 / math.sqrt(WIDTH)
     return lambda q, h: sum(q[i] * h[i] for i in range(WIDTH)) * scale
@@ -79,7 +80,7 @@ def test_the_vector_of_an_additive_score_starts_as_small_as_the_states_are_wide(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_linear_attention_has_no_softmax(kind: str) -> None:
-    assert build_score(kind, WIDTH).softmax is (kind != "linear")
+    assert build_score(kind, WIDTH).softmax is (kind != "unnormalized")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -88,7 +89,7 @@ def test_a_score_that_claims_a_fused_scale_is_the_dot_product_times_it(kind: str
     query, key = torch.randn(1, 1, 3, WIDTH).double(), torch.randn(1, 1, 4, WIDTH).double()
     prepared = score.prepare(key)
     if score.fused_scale is None:
-        assert kind in ("additive", "linear")
+        assert kind in ("additive", "linear", "unnormalized")
     else:
         torch.testing.assert_close(score(query, prepared), score.fused_scale * query @ prepared.mT, **EXACT)
 

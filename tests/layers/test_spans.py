@@ -15,7 +15,7 @@ from sightline.layers.layout import Packed, Padded
 from sightline.layers.local_attention import CompressedAttention, LocalAttention, Pattern
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.layers.positions import Rotation
-from sightline.layers.scores import AttentionScore, Dot, LinearScore, ScaledDot
+from sightline.layers.scores import AttentionScore, Dot, ScaledDot, UnnormalizedScore
 from sightline.layers.tap import Tapped, on_taps
 
 K, H = 4, 2
@@ -137,7 +137,7 @@ def test_padded_is_packed(span: Pattern, causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("score", [Dot(), LinearScore(K)], ids=["dot", "linear"])
+@pytest.mark.parametrize("score", [Dot(), UnnormalizedScore(K)], ids=["dot", "linear"])
 def test_spans_take_every_score_and_heads_that_share(score: AttentionScore, causal: bool, sizes: str) -> None:
     layout = Packed.of(LENGTHS)
     for span in (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(K)):

@@ -34,10 +34,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "unscaled": {"kind": "dot"},
     "bare": {"projections": False},
     "bare-unscaled": {"kind": "dot", "projections": False},
-    "linear": {"kind": "linear"},
-    "bare-linear": {"kind": "unscaled-linear", "projections": False},
+    "linear": {"kind": "unnormalized"},
+    "bare-linear": {"kind": "unnormalized-dot", "projections": False},
     "multi-query": {"kv_heads": 1},
-    "linear-multi-query": {"kind": "linear", "kv_heads": 1},
+    "linear-multi-query": {"kind": "unnormalized", "kv_heads": 1},
 }
 
 
@@ -208,8 +208,8 @@ def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention:
     ]
     assert len(every) == 2 + 2 * 2  # in each of two layers
     for found in every:
-        assert found.score.softmax is asked["kind"].endswith("dot")
-        assert found.score.scale == (found.head_width**-0.5 if asked["kind"] in ("scaled-dot", "linear") else 1.0)
+        assert found.score.softmax is (asked["kind"] in ("dot", "scaled-dot"))
+        assert found.score.scale == (found.head_width**-0.5 if asked["kind"] in ("scaled-dot", "unnormalized") else 1.0)
         assert (found.qkv is not None) is asked["projections"]
         assert found.shared_width == asked["kv_heads"] * found.head_width
         assert found.dropout == 0.25

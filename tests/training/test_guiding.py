@@ -217,7 +217,7 @@ def test_settings_without_a_guidable_head_are_refused(
 
 
 def test_attention_without_softmax_cannot_be_guided(tmp_path: Path) -> None:
-    for kind in ("none", "linear"):
+    for kind in ("none", "unnormalized"):
         model = {"encoder": READER, "decoder": {**READER, "attention": {"kind": kind}}}
         with pytest.raises(ValueError, match=r"guided_alignment cannot be combined with .*attention"):
             check_trainable(recipe(tmp_path, model, guided_alignment={"file": "links.txt"}))

@@ -35,7 +35,7 @@ MODELS = {
     },
     **{
         f"lstm-{score}": (LSTM, {**LSTM, "attention": {"kind": score}})
-        for score in ("none", "dot", "scaled-dot", "bilinear", "additive", "linear")
+        for score in ("none", "dot", "scaled-dot", "bilinear", "additive", "linear", "unnormalized")
     },
 }
 

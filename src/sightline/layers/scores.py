@@ -26,10 +26,16 @@ class AttentionScore(nn.Module):
     scale = 1.0  # of dot products
     fused_scale: float | None = None  # scale with which PyTorch's fused kernel computes this score; None: it cannot
     formula = ""
+    takes_key_width = False  # whether keys may have a width of their own
 
-    def __init__(self, width: int = 0) -> None:
-        """`width`: number of features of queries and keys."""
+    def __init__(self, width: int = 0, key_width: int | None = None) -> None:
+        """`width`: number of features of queries; `key_width`: of keys, by default the same."""
         super().__init__()
+        if key_width not in (None, width) and not self.takes_key_width:
+            raise ValueError(
+                f"{type(self).__name__} multiplies queries and keys element by element, and they are {width} and "
+                f"{key_width} wide; use bilinear or additive attention, or equal widths"
+            )
 
     def prepare(self, keys: Tensor) -> Tensor:
         """Transform the keys; the result is cached in decoding."""
@@ -54,8 +60,8 @@ class ScaledDot(AttentionScore):
 
     formula = "q·h / √d_k"
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, key_width: int | None = None) -> None:
+        super().__init__(width, key_width)
         self.scale = self.fused_scale = 1.0 / math.sqrt(width)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
@@ -67,10 +73,11 @@ class Bilinear(AttentionScore):
 
     fused_scale = 1.0  # the dot score of q and W h
     formula = "qᵀ W h"
+    takes_key_width = True
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
-        self.weight = Linear(width, width, bias=False)
+    def __init__(self, width: int, key_width: int | None = None) -> None:
+        super().__init__(width, key_width)
+        self.weight = Linear(key_width or width, width, bias=False)  # (D₂, D₁)
 
     def prepare(self, keys: Tensor) -> Tensor:
         return self.weight(keys)
@@ -83,11 +90,12 @@ class Additive(AttentionScore, TapModule):
     """vᵀ tanh(W q + U h) (Bahdanau et al. 2015). Recordings use the formula, not the fused kernel."""
 
     formula = "vᵀ tanh(W q + U h)"
+    takes_key_width = True
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, key_width: int | None = None) -> None:
+        super().__init__(width, key_width)
         self.query = Linear(width, width, bias=True)
-        self.key = Linear(width, width, bias=False)
+        self.key = Linear(key_width or width, width, bias=False)
         self.v = nn.Parameter(torch.empty(width))
         self.reset_parameters()
 
@@ -115,21 +123,34 @@ class Additive(AttentionScore, TapModule):
         return scores if torch.is_autocast_enabled(query.device.type) else scores.to(query.dtype)
 
 
-class LinearScore(AttentionScore):
+class LinearScore(Additive):
+    """vᵀ (W q + U h): a linear function of query and key, the additive score without its tanh.
+
+    The query's part vᵀ W q is the same for every key, so the softmax cancels it: α = softmax(vᵀ U h), whatever the
+    query is.
+    """
+
+    formula = "vᵀ (W q + U h)"
+
+    def forward(self, query: Tensor, keys: Tensor) -> Tensor:
+        return (self.query(query) @ self.v)[..., None] + (keys @ self.v)[..., None, :]  # (B, H, T, S)
+
+
+class UnnormalizedScore(AttentionScore):
     """q·h / √d_k without a softmax: weights are scores divided by the number of visible keys."""
 
     softmax = False
     formula = "q·h / √d_k"
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, key_width: int | None = None) -> None:
+        super().__init__(width, key_width)
         self.scale = 1.0 / math.sqrt(width)
 
     def forward(self, query: Tensor, keys: Tensor) -> Tensor:
         return (query * self.scale) @ keys.mT  # (B, H, T, S)
 
 
-class UnscaledLinearScore(AttentionScore):
+class UnnormalizedDot(AttentionScore):
     """q·h without a softmax."""
 
     softmax = False
@@ -142,6 +163,7 @@ class UnscaledLinearScore(AttentionScore):
 SCORES = Implementations("score")
 
 
-def build_score(kind: str, width: int, **options: Any) -> AttentionScore:
-    """Build the score that is registered as `kind`: `Class(width, **options)`."""
-    return SCORES[kind](width, **options)
+def build_score(kind: str, width: int, key_width: int | None = None, **options: Any) -> AttentionScore:
+    """Build the score that is registered as `kind`: `Class(width, **options)`, and `key_width` if it differs."""
+    other = {} if key_width in (None, width) else {"key_width": key_width}
+    return SCORES[kind](width, **other, **options)

@@ -49,6 +49,7 @@ VALUES: dict[str, dict[Any, Any]] = {
 }
 # shipped recipes that were renamed
 RECIPES: dict[str, str] = {
+    "multi30k/lstm-linear": "multi30k/lstm-unnormalized",
     "pretraining/masked-words": "pretraining/bert",
     "pretraining/next-word": "pretraining/gpt",
     "pretraining/denoising": "pretraining/bart",
@@ -67,7 +68,7 @@ RECIPES: dict[str, str] = {
 }
 _HEAD_SCORES = {  # scaled or not
     **dict.fromkeys(("softmax", "dot", "scaled-dot"), ("scaled-dot", "dot")),
-    **dict.fromkeys(("linear", "unscaled-linear"), ("linear", "unscaled-linear")),
+    **dict.fromkeys(("linear", "unscaled-linear"), ("unnormalized", "unnormalized-dot")),
 }
 _SOURCES = ("data.train.*", "data.validation", "data.tests.*")
 
@@ -98,15 +99,25 @@ def warn_renamed(place: str, old: str, new: str) -> None:
     warnings.warn(RenamedKey(f"{place}: {old} is now called {new}; the old name will be removed"), stacklevel=3)
 
 
-def rename_keys(document: Located, *, silent: bool = False) -> bool:
-    """Replace old names in a document, with their places, and warn of each; True if `start_from` was one of them."""
-    warn = (lambda place, old, new: None) if silent else warn_renamed
+def rename_keys(document: Located, *, silent: bool = False, of_run: bool = False) -> bool:
+    """Replace old names in a document, with their places, and warn of each; True if `start_from` was one of them.
+
+    `of_run`: the document is the whole recipe of a finished run, for which there are no warnings.
+    """
+    warn = (lambda place, old, new: None) if silent or of_run else warn_renamed
+    model = document.value.get("model") if isinstance(document.value, dict) else None
+    before_linear = of_run and isinstance(model, dict) and "output_bias" not in model
     keys = list(_old_keys(document.value))
     for old, new in keys:
         _move(document, old, new)
         warn(document.place(new), dotted(old), dotted(new))
     for path in _matches(document.value, ("model", "*", "attention")):
         _rename_score(document, path, warn)
+        kind = _get(document.value, (*path, "kind"))
+        if kind == "unscaled-linear" or (kind == "linear" and before_linear):
+            new_kind = "unnormalized" if kind == "linear" else "unnormalized-dot"
+            _get(document.value, path)["kind"] = new_kind
+            warn(document.place((*path, "kind")), f"{dotted(path)}.kind: {kind}", f"kind: {new_kind}")
     for path, value in list(_old_values(document.value)):
         section, key = _get(document.value, path[:-1]), path[-1]
         warn(document.place(path), f"{dotted(path)}: {section[key]}", value)

@@ -43,7 +43,7 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
     "a model without attention to a source": lambda recipe: not recipe.model.has_attention,
     "a model without Transformer layers": lambda recipe: not recipe.model.has_transformer_layers,
     "attention without a softmax": lambda recipe: (
-        recipe.model.decoder is not None and recipe.model.decoder.attention_kind in ("linear", "unscaled-linear")
+        recipe.model.decoder is not None and recipe.model.decoder.attention_kind in ("unnormalized", "unnormalized-dot")
     ),
     "a decoder that follows the source": lambda recipe: (
         recipe.model.decoder is not None and recipe.model.decoder.follows_source

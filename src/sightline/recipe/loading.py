@@ -52,7 +52,7 @@ def load_recipe(name_or_path: str | Path, overrides: Sequence[str] = ()) -> Reci
     if not isinstance(document.value, dict):
         raise RecipeError(f"{document.place(())}: a recipe is a mapping of sections, not {shown(document.value)}")
     of_run = (path.parent / "config.json").is_file()
-    old_name = rename_keys(document, silent=of_run)
+    old_name = rename_keys(document, of_run=of_run)
     first = [override for override in overrides if _decides_inheritance(key_of(override))]
     for override in first:
         apply_override(document, override)

@@ -156,7 +156,7 @@ def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     if theirs.problems or not isinstance(theirs.value, dict):
         document.problems.extend(theirs.problems or [f"{path}: this is not a recipe"])
         return
-    rename_keys(theirs, silent=True)
+    rename_keys(theirs, of_run=True)
     held = theirs.value.get("model")
     if isinstance(held, dict):
         inherited = _inherited(held, theirs.value.get("task", "seq2seq"), document.value.get("task", "seq2seq"))

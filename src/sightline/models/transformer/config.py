@@ -152,9 +152,9 @@ class TransformerConfig(BodyConfig):
                 f"{', '.join(few)}{' or ' if few else ''}{most}"
             )
         # Without a softmax, ALiBi's negative scores would give distant keys large negative weights.
-        if self.attention.kind in ("linear", "unscaled-linear") and self.positions.kind == "alibi":
+        if self.attention.kind in ("unnormalized", "unnormalized-dot") and self.positions.kind == "alibi":
             raise ValueError(
-                "positions.kind: alibi lowers weights through the softmax, and attention.kind: linear has none; "
+                "positions.kind: alibi lowers weights through the softmax, and attention.kind: unnormalized has none; "
                 "use rotary, t5 or shaw positions, or attention.kind: scaled-dot"
             )
         sparse = [pattern.kind for pattern in self.attention.pattern if pattern.kind != "full"]
