@@ -35,7 +35,7 @@ PLACES, NORMS = ("pre", "post"), ("layer", "rms")
 POSITIONS, FEEDFORWARDS = ("sinusoidal", "learned", "rotary", "none"), ("relu", "gelu", "swiglu")
 FARTHEST = {"t5": {"buckets": 8, "max_distance": 5}, "shaw": {"max_distance": 2}}  # so near that the tests go past it
 CELLS = ("elman", "gru", "lstm")
-SCORES = ("dot", "scaled-dot", "bilinear", "additive", "linear")
+SCORES = ("dot", "scaled-dot", "bilinear", "additive", "linear", "unnormalized")
 
 
 def transformer(place: str, norm: str, positions: str, feedforward: str, layers: int = 2) -> dict[str, Any]:
@@ -84,6 +84,9 @@ def window(size: int, layers: int) -> dict[str, Any]:
     return {"kind": "window", "size": size, "layers": layers, "dropout": 0.0}
 
 
+_OPTIONS = ("directions", "attention_from", "query", "readout", "init_hidden", "activation", "merge", "width")
+
+
 def _name(body: dict[str, Any]) -> str:
     if body["kind"] == "window":
         return f"window{body['layers']}-{body['size']}"
@@ -99,7 +102,7 @@ def _name(body: dict[str, Any]) -> str:
         ]
         return "-".join([*parts, *options])
     parts = [body["cell"] + str(body["layers"])]
-    deep = [body[key] for key in ("directions", "attention_from", "links") if key in body]
+    deep = [str(body[key]) for key in _OPTIONS if key in body]
     if "attention" in body:
         return "-".join([*parts, body["attention"]["kind"], *(["fed"] if body["input_feeding"] else []), *deep])
     return "-".join([*parts, "bi" if body["bidirectional"] else "uni", *deep])
@@ -141,7 +144,7 @@ LATER_TRANSFORMERS += [
     spanned(transformer("post", "layer", "rotary", "gelu"), LOCAL | {"look_back": 1}),
     spanned(transformer("pre", "rms", "learned", "relu"), COMPRESSED),
     spanned(transformer("pre", "batch", "rotary", "relu"), COMPRESSED | {"stride": 2}, kv_heads=1),
-    spanned(transformer("post", "rms", "none", "swiglu"), COMPRESSED, {"kind": "full"}, kind="linear"),
+    spanned(transformer("post", "rms", "none", "swiglu"), COMPRESSED, {"kind": "full"}, kind="unnormalized"),
     spanned(transformer("pre", "layer", "sinusoidal", "relu", layers=5), LOCAL, COMPRESSED),
     spanned(
         transformer("pre", "layer", "rotary", "relu", layers=3), LOCAL | {"block": 3}, COMPRESSED, projections=False
@@ -181,6 +184,30 @@ DEEP += [
     ),
 ]
 
+LITERAL = [  # the forms of the textbooks beside the modern ones
+    (
+        recurrent_encoder("gru", 2, True) | {"bias": False},
+        recurrent_decoder("gru", 2, "additive", False) | {"query": "previous", "init_hidden": "last"},
+    ),
+    (
+        recurrent_encoder("lstm", 1, True) | {"merge": "sum", "width": 6},
+        recurrent_decoder("lstm", 2, "bilinear", False) | {"query": "previous", "readout": "concatenate"},
+    ),
+    (
+        recurrent_encoder("lstm", 3, True) | {"merge": "mean"},
+        recurrent_decoder("lstm", 2, "dot", True) | {"init_hidden": "last", "readout": "concatenate"},
+    ),
+    (
+        recurrent_encoder("elman", 2, True) | {"activation": "relu", "bias": False},
+        recurrent_decoder("elman", 1, "linear", False) | {"activation": "sigmoid", "init_hidden": "learned"},
+    ),
+    (
+        recurrent_encoder("elman", 2, True) | {"activation": "sigmoid", "width": 10},
+        recurrent_decoder("elman", 2, "additive", True)
+        | {"activation": "sigmoid", "bias": False, "init_hidden": "zero", "attention_from": "bottom"},
+    ),
+    (TRANSFORMERS[0] | {"width": 12}, recurrent_decoder("gru", 2, "additive", False) | {"init_hidden": "zero"}),
+]
 CONVOLUTIONAL = [
     (convolutional(2, 3), convolutional(2, 3)),
     (convolutional(1, 5, "none"), convolutional(3, 2, "none")),
@@ -218,7 +245,7 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
     pairs += CONVOLUTIONAL + WINDOWS
-    pairs += DEEP
+    pairs += DEEP + LITERAL
     return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}
 
 

@@ -101,6 +101,14 @@ def elman_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Sequ
     return (np.tanh(inputs + recurrent),)
 
 
+def elman_relu_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Sequence[Array]:
+    return (relu(inputs + recurrent),)
+
+
+def elman_sigmoid_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Sequence[Array]:
+    return (sigmoid(inputs + recurrent),)
+
+
 def gru_step(inputs: Array, recurrent: Array, hidden: Sequence[Array]) -> Sequence[Array]:
     (reset_x, update_x, new_x), (reset_h, update_h, new_h) = np.split(inputs, 3, -1), np.split(recurrent, 3, -1)
     reset, update = sigmoid(reset_x + reset_h), sigmoid(update_x + update_h)
@@ -118,7 +126,8 @@ def states_before(step: Any, inputs: Array, weight: Array, bias: Array, start: S
     hidden, before = tuple(start), []
     for t in range(inputs.shape[1]):
         before.append(hidden[part])
-        hidden = tuple(step(inputs[:, t], hidden[0] @ weight.T + bias, hidden))
+        recurrent = hidden[0] @ weight.T
+        hidden = tuple(step(inputs[:, t], recurrent if bias is None else recurrent + bias, hidden))
     return np.stack(before, 1)
 
 

@@ -31,21 +31,20 @@ class Embedding(TapModule):
 
 
 class Output(Projection):
-    """Logits f Wᵀ + b; W may be tied to the embedding (Press and Wolf 2017)."""
+    """Logits f Wᵀ + b; W may be tied to the embedding (Press and Wolf 2017), b may be left out."""
 
-    bias: nn.Parameter
-
-    def __init__(self, size: int, width: int, tied: Embedding | None) -> None:
+    def __init__(self, size: int, width: int, tied: Embedding | None, bias: bool = True) -> None:
         super().__init__()
         self.tied = tied is not None
         self.weight = nn.Parameter(torch.empty(size, width)) if tied is None else tied.weight
-        self.bias = nn.Parameter(torch.empty(size))
+        self.bias = nn.Parameter(torch.empty(size)) if bias else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         if not self.tied:
             normal_(self.weight, self.weight.shape[1] ** -0.5)
-        nn.init.zeros_(self.bias)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
 
 
 _LONGEST = 16  # characters per token; longer tokens keep their first and last ones

@@ -42,7 +42,12 @@ class Loss(NamedTuple):
 
 
 def cross_entropy(
-    features: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, label_smoothing: float, ignore_index: int = _PAD
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    ignore_index: int = _PAD,
 ) -> Loss:
     """Loss of features (…, D) for targets (…,), by the fastest kernel for the device and dtype."""
     features, targets = features.reshape(-1, features.shape[-1]), targets.reshape(-1)  # (N, D), (N,)
@@ -51,6 +56,7 @@ def cross_entropy(
         real = targets != ignore_index
         if not bool(real.all()):
             features, targets = features[real], targets[real]
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
         total, nll = ProjectedCrossEntropy.apply(features, weight, bias, targets, label_smoothing, precision)  # type: ignore[no-untyped-call]
         return Loss(total, nll)
     logits = nn.functional.linear(features, weight, bias)  # (N, V)

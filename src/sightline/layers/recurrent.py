@@ -6,7 +6,8 @@ Both use the parameters of torch.nn.RNN, GRU and LSTM; tests compare them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,8 @@ from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear, linear
 from sightline.layers.tap import Tap, TapModule
 
+Merge = Literal["concatenate", "sum", "mean"]
+_MERGED = {"concatenate": "[→h_t ; ←h_t]", "sum": "→h_t + ←h_t", "mean": "(→h_t + ←h_t) / 2"}
 Hidden = tuple[Tensor, ...]  # (h,) for Elman and GRU, (h, c) for LSTM; each (B, D)
 
 
@@ -24,58 +27,117 @@ def _no_tap(name: str, tensor: Tensor, formula: str) -> Tensor:
 
 
 def elman_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """h_t = tanh(W x_t + U h_{t−1}) (Elman 1990)."""
-    return (tap("states", torch.tanh(inputs + recurrent), "tanh(W x_t + U h_t−1)"),)
+    """h_t = tanh(W_h h_{t−1} + W₁ x_t), given the two products (Elman 1990)."""
+    return (tap("states", torch.tanh(inputs + recurrent), "tanh(W_h h_t−1 + W₁ x_t)"),)
+
+
+def elman_relu_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
+    """h_t = ReLU(W_h h_{t−1} + W₁ x_t)."""
+    return (tap("states", torch.relu(inputs + recurrent), "ReLU(W_h h_t−1 + W₁ x_t)"),)
+
+
+def elman_sigmoid_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
+    """h_t = σ(W_h h_{t−1} + W₁ x_t)."""
+    return (tap("states", torch.sigmoid(inputs + recurrent), "σ(W_h h_t−1 + W₁ x_t)"),)
 
 
 def gru_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """r, z = σ(W x + U h), n = tanh(W_n x + r ∘ U_n h), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
+    """r, z = σ(…), n = tanh(r ∘ W_n h + U_n x), h_t = (1 − z) ∘ n + z ∘ h_{t−1} (Cho et al. 2014)."""
     reset_x, update_x, new_x = inputs.chunk(3, dim=-1)
     reset_h, update_h, new_h = recurrent.chunk(3, dim=-1)
-    reset = tap("reset_gate", torch.sigmoid(reset_x + reset_h), "r = σ(W_r x_t + U_r h_t−1)")
-    update = tap("update_gate", torch.sigmoid(update_x + update_h), "z = σ(W_z x_t + U_z h_t−1)")
-    new = tap("candidate", torch.tanh(new_x + reset * new_h), "n = tanh(W_n x_t + r ∘ U_n h_t−1)")
+    reset = tap("reset_gate", torch.sigmoid(reset_x + reset_h), "r = σ(W_r h_t−1 + U_r x_t)")
+    update = tap("update_gate", torch.sigmoid(update_x + update_h), "z = σ(W_z h_t−1 + U_z x_t)")
+    new = tap("candidate", torch.tanh(new_x + reset * new_h), "n = tanh(r ∘ W_n h_t−1 + U_n x_t)")
     return (tap("states", (1 - update) * new + update * hidden[0], "(1 − z) ∘ n + z ∘ h_t−1"),)
 
 
 def lstm_step(inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden:
-    """i, f, o = σ(W x + U h), g = tanh(W_g x + U_g h), c_t = f ∘ c_{t−1} + i ∘ g, h_t = o ∘ tanh(c_t).
-
-    (Hochreiter and Schmidhuber 1997, with the forget gate of Gers et al. 2000.)
-    """
-    i, f, g, o = (inputs + recurrent).chunk(4, dim=-1)
-    i = tap("input_gate", torch.sigmoid(i), "i = σ(W_i x_t + U_i h_t−1)")
-    f = tap("forget_gate", torch.sigmoid(f), "f = σ(W_f x_t + U_f h_t−1)")
-    g = tap("candidate", torch.tanh(g), "g = tanh(W_g x_t + U_g h_t−1)")
-    o = tap("output_gate", torch.sigmoid(o), "o = σ(W_o x_t + U_o h_t−1)")
-    cell = tap("cell", f * hidden[1] + i * g, "c_t = f ∘ c_t−1 + i ∘ g")
+    """i, f, o = σ(W h + U x + b), c̃ = tanh(…), c_t = f∘c_{t−1} + i∘c̃, h_t = o∘tanh(c_t) (Hochreiter 1997)."""
+    i, f, new, o = (inputs + recurrent).chunk(4, dim=-1)
+    i = tap("input_gate", torch.sigmoid(i), "i = σ(W_i h_t−1 + U_i x_t + b_i)")
+    f = tap("forget_gate", torch.sigmoid(f), "f = σ(W_f h_t−1 + U_f x_t + b_f)")
+    new = tap("candidate", torch.tanh(new), "c̃ = tanh(W_c h_t−1 + U_c x_t + b_c)")
+    o = tap("output_gate", torch.sigmoid(o), "o = σ(W_o h_t−1 + U_o x_t + b_o)")
+    cell = tap("cell", f * hidden[1] + i * new, "c_t = f ∘ c_t−1 + i ∘ c̃")
     return tap("states", o * torch.tanh(cell), "h_t = o ∘ tanh(c_t)"), cell
 
 
 class CellStep(Protocol):
-    """One step of a cell: `inputs` W x + b, `recurrent` U h + b' and the previous hidden state → hidden state."""
+    """One step of a cell: `inputs` U x + b, `recurrent` W h + b' and the previous hidden state → hidden state."""
 
     def __call__(self, inputs: Tensor, recurrent: Tensor, hidden: Hidden, tap: Tap = _no_tap) -> Hidden: ...
 
 
-CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # fused kernel, step, size of the hidden state
+def sigmoid_rnn(rnn: nn.RNN, x: Any, start: Tensor | None = None) -> Any:
+    """Elman recurrence with g = σ, by PyTorch's tanh kernel; arguments and results are those of `rnn(x, start)`.
+
+    σ(a) = (1 + tanh(a/2)) / 2, so the states 2h − 1 are those of a tanh recurrence with the weights W₁/2 and W_h/4.
+    """
+    weights = []
+    for direction in ("", "_reverse")[: 1 + rnn.bidirectional]:
+        own = {
+            name: rnn._parameters.get(f"{name}_l0{direction}")
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        }
+        inputs, recurrent = own["weight_ih"], own["weight_hh"]
+        assert inputs is not None and recurrent is not None
+        bias = recurrent.sum(1) / 4
+        if own["bias_ih"] is not None and own["bias_hh"] is not None:
+            bias = bias + (own["bias_ih"] + own["bias_hh"]) / 2
+        weights += [inputs / 2, recurrent / 4, bias, torch.zeros_like(bias)]
+    packed = isinstance(x, PackedSequence)
+    rows = int(x.batch_sizes[0]) if packed else len(x)
+    if start is None:
+        state = weights[0].new_full((1 + rnn.bidirectional, rows, rnn.hidden_size), -1.0)
+    else:
+        state = 2 * start - 1
+    options = (True, 1, 0.0, rnn.training, rnn.bidirectional)
+    if packed:
+        output, final = torch.rnn_tanh(x.data, x.batch_sizes, state, weights, *options)
+        return PackedSequence((output + 1) / 2, x.batch_sizes, x.sorted_indices, x.unsorted_indices), (final + 1) / 2
+    output, final = torch.rnn_tanh(x, state, weights, *options, rnn.batch_first)
+    return (output + 1) / 2, (final + 1) / 2
+
+
+CELLS: dict[str, tuple[Callable[..., nn.RNNBase], CellStep, int]] = {  # module, step, size of the hidden state
     "elman": (nn.RNN, elman_step, 1),
+    "elman_relu": (partial(nn.RNN, nonlinearity="relu"), elman_relu_step, 1),
+    "elman_sigmoid": (nn.RNN, elman_sigmoid_step, 1),
     "gru": (nn.GRU, gru_step, 1),
     "lstm": (nn.LSTM, lstm_step, 2),
 }
 
 
 class Recurrence(TapModule):
-    """A recurrent layer over (B, T, ·) in one or both directions, each of `width` features."""
+    """A recurrent layer over (B, T, ·) in one or both directions, each of `width` features.
+
+    The states of both directions are concatenated, added or averaged (`merge`).
+    """
 
     entry_points: ClassVar[tuple[str, ...]] = ("read", "read_through")
 
-    def __init__(self, cell: str, inputs: int, width: int, *, bidirectional: bool = False) -> None:
+    def __init__(
+        self,
+        cell: str,
+        inputs: int,
+        width: int,
+        *,
+        bidirectional: bool = False,
+        bias: bool = True,
+        merge: Merge = "concatenate",
+    ) -> None:
         super().__init__()
-        kernel, self.step, self.parts = CELLS[cell]
-        self.cell, self.width, self.bidirectional = cell, width, bidirectional
-        self.rnn = kernel(inputs, width, batch_first=True, bidirectional=bidirectional)
+        build, self.step, self.parts = CELLS[cell]
+        self.cell, self.width, self.bidirectional, self.merge = cell, width, bidirectional, merge
+        self.rnn = build(inputs, width, bias=bias, batch_first=True, bidirectional=bidirectional)
         self.reset_parameters()
+
+    def kernel(self, x: Any, start: Any) -> Any:
+        """PyTorch's kernel for this cell."""
+        if self.cell == "elman_sigmoid":
+            assert isinstance(self.rnn, nn.RNN)
+            return sigmoid_rnn(self.rnn, x, start)
+        return self.rnn(x, start)
 
     def reset_parameters(self) -> None:
         """Orthogonal recurrent weights, Xavier input weights, forget bias 1 (Jozefowicz et al. 2015), by gate."""
@@ -103,16 +165,16 @@ class Recurrence(TapModule):
 
     def _inputs(self, x: Tensor, direction: str) -> Tensor:
         parameters = self.rnn._parameters
-        return linear(x, parameters[f"weight_ih_l0{direction}"], parameters[f"bias_ih_l0{direction}"])  # type: ignore[arg-type]
+        return linear(x, parameters[f"weight_ih_l0{direction}"], parameters.get(f"bias_ih_l0{direction}"))  # type: ignore[arg-type]
 
     def _recurrent(self, state: Tensor, direction: str) -> Tensor:
         parameters = self.rnn._parameters
-        return linear(state, parameters[f"weight_hh_l0{direction}"], parameters[f"bias_hh_l0{direction}"])  # type: ignore[arg-type]
+        return linear(state, parameters[f"weight_hh_l0{direction}"], parameters.get(f"bias_hh_l0{direction}"))  # type: ignore[arg-type]
 
     def forward(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """All steps in one direction: (B, T, ·) → states (B, T, D) and the hidden state after the last step."""
         if self.recorded:
-            return self._recorded_steps(x, hidden)
+            return self._recorded(x, hidden)
         if x.shape[1] == 1:
             states, hidden = self.unrolled(x, hidden)
             return self.tap("states", states, "h_1 … h_T"), hidden
@@ -129,24 +191,29 @@ class Recurrence(TapModule):
         """
         device = (x.data if isinstance(x, PackedSequence) else x).device.type
         if device != "cuda" or not torch.is_autocast_enabled(device):
-            return self.rnn(x, start)
+            return self.kernel(x, start)
         with torch.autocast(device, enabled=False):
             start = tuple(part.float() for part in start) if isinstance(start, tuple) else start
             start = start.float() if isinstance(start, Tensor) else start
-            return self.rnn(x.to(torch.float32), start)
+            return self.kernel(x.to(torch.float32), start)
 
     def unrolled(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
         """`forward` step by step, by the formula."""
         if self.recorded:
-            return self._recorded_steps(x, hidden)
+            return self._recorded(x, hidden)
         states = []
         for t in range(x.shape[1]):
             hidden = self.advance(x[:, t], hidden)
             states.append(hidden[0])
         return torch.stack(states, dim=1), hidden
 
-    def _recorded_steps(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, Hidden]:
-        """`forward` in a recording: states step by step, then gates of all steps at once for the taps."""
+    def _recorded(self, x: Tensor, hidden: Hidden) -> tuple[Tensor, Hidden]:
+        """`forward` in a recording."""
+        states, hiddens = self._recorded_steps(x, hidden)
+        return states, hiddens[-1]
+
+    def _recorded_steps(self, x: Tensor, hidden: Hidden, direction: str = "") -> tuple[Tensor, list[Hidden]]:
+        """All states (B, T, D) step by step, then gates of all steps at once for the taps; each step's hidden state."""
         prefix = "backward." if direction else ""
         hiddens = [hidden]
         for t in range(x.shape[1]):
@@ -159,11 +226,12 @@ class Recurrence(TapModule):
             return self.tap(prefix + name, tensor, formula, (), operation, operands)
 
         parameters = self.rnn._parameters
-        inputs = tap("inputs", self._inputs(x, direction), "W x_t + b")  # (B, T, gates · D)
+        elman, bias = self.cell.startswith("elman"), " + b" if self.rnn.bias else ""
+        inputs = tap("inputs", self._inputs(x, direction), f"{'W₁' if elman else 'U'} x_t{bias}")  # (B, T, gates · D)
         operands = {
             "inputs": inputs,
             "weight": parameters[f"weight_hh_l0{direction}"],
-            "bias": parameters[f"bias_hh_l0{direction}"],
+            "bias": parameters.get(f"bias_hh_l0{direction}"),
             "start": list(hidden),
             "cell": self.cell,
         }
@@ -172,48 +240,66 @@ class Recurrence(TapModule):
             tap(f"{name}_before", torch.stack(parts, dim=1), f"{sign}_t−1", "states_before", **operands, part=part)
             for part, (name, sign, parts) in enumerate(names)
         )
-        recurrent = tap("recurrent", self._recurrent(before[0], direction), "U h_t−1 + b")
-        return self.step(inputs, recurrent, before, tap)[0], hiddens[-1]
+        recurrent = tap("recurrent", self._recurrent(before[0], direction), f"{'W_h' if elman else 'W'} h_t−1{bias}")
+        return self.step(inputs, recurrent, before, tap)[0], hiddens[1:]
 
-    def read_through(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
-        """Read sequences forwards: (B, T, ·) → states (B, T, D), hidden state after the last token of each."""
-        states, final = self._read_steps(x, layout)
+    def read_through(self, x: Tensor, layout: Layout, start: Hidden) -> tuple[Tensor, Hidden]:
+        """Read sequences forwards: (B, T, ·) → states (B, T, D), hidden state after the last token of each.
+
+        All sequences have the same initial state `start`, (B, D) each.
+        """
+        states, final = self._read_steps(x, layout, start)
         return states, tuple(part[0] for part in final)
 
-    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """Encode sequences: (B, T, ·) → states (B, T, D·directions), final states (B, D·directions)."""
-        states, final = self._read(x, layout)
-        return self.tap("output", states, "h_1 … h_S"), final
+    def read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
+        """Encode sequences: (B, T, ·) → states (B, T, D'), final hidden states (B, D') each.
 
-    def _read_recorded(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+        D' is twice the width if both directions are concatenated, else the width.
+        """
+        states, final = self._read(x, layout)
+        states, final = self._merged(states), tuple(self._merged(part) for part in final)
+        return self.tap("output", states, _MERGED[self.merge] if self.bidirectional else "h_1 … h_S"), final
+
+    def _merged(self, both: Tensor) -> Tensor:
+        """Both directions (…, 2D), joined as `merge` says."""
+        if self.merge == "concatenate" or not self.bidirectional:
+            return both
+        forward, backward = both.chunk(2, dim=-1)
+        return forward + backward if self.merge == "sum" else (forward + backward) / 2
+
+    def _read_recorded(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         """`_read` in a recording."""
         start = self.start(len(x), x)
         ends = layout.lengths.clamp(min=1).to(x.device)[:, None, None].expand(-1, 1, self.width) - 1
         parts, finals = [], []
         for direction in ("", "_reverse")[: 1 + self.bidirectional]:
-            states, _ = self._recorded_steps(reverse_sequences(x, layout) if direction else x, start, direction)
-            finals.append(states.gather(1, ends)[:, 0])
+            states, every = self._recorded_steps(reverse_sequences(x, layout) if direction else x, start, direction)
+            cells = [torch.stack(part, dim=1) for part in list(zip(*every, strict=True))[1:]]
+            finals.append([part.gather(1, ends)[:, 0] for part in (states, *cells)])
             parts.append(reverse_sequences(states, layout) if direction else states)
         states, mask = torch.cat(parts, dim=-1), layout.key_mask()
-        return states if mask is None else states * mask[..., None], torch.cat(finals, dim=-1)
+        final = tuple(torch.cat(parts, dim=-1) for parts in zip(*finals, strict=True))
+        return states if mask is None else states * mask[..., None], final
 
-    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         if self.recorded:
             return self._read_recorded(x, layout)
         states, final = self._read_steps(x, layout)
-        return states, final[0].transpose(0, 1).flatten(1)
+        return states, tuple(part.transpose(0, 1).flatten(1) for part in final)
 
-    def _read_steps(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
+    def _read_steps(self, x: Tensor, layout: Layout, start: Hidden | None = None) -> tuple[Tensor, Hidden]:
         """PyTorch's kernel over real tokens: (B, T, ·) → states (B, T, D·dir), zeros at padding; final (dir, B, D).
 
         Faster than `pack_padded_sequence` and `pad_packed_sequence`, which copy step by step and synchronize on CUDA.
         """
+        before: Any = None if start is None else tuple(part[None].contiguous() for part in start)
+        before = before[0] if before is not None and self.parts == 1 else before
         if layout.full:
-            states, final = self._fused(x)
+            states, final = self._fused(x, before)
             return states.contiguous(), final if self.parts == 2 else (final,)
         steps = layout.steps.to(x.device)
         packed = PackedSequence(x.flatten(0, 1).index_select(0, steps.places), steps.sizes)
-        output, final = self._fused(packed)
+        output, final = self._fused(packed, before)
         states = output.data.new_zeros(x.shape[:2].numel(), output.data.shape[1])
         states = states.index_copy_(0, steps.places, output.data).view(*x.shape[:2], -1)
         return states, tuple(part.index_select(1, steps.ranks) for part in (final if self.parts == 2 else (final,)))
@@ -222,7 +308,7 @@ class Recurrence(TapModule):
 class BackwardRecurrence(Recurrence):
     """A recurrent layer that reads each sequence backwards."""
 
-    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def _read(self, x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         states, final = super()._read(reverse_sequences(x, layout), layout)
         return reverse_sequences(states, layout), final
 

@@ -19,8 +19,10 @@ from sightline.recipe.model import ModelConfig
 def build_source_embedding(recipe: ModelConfig, pieces: Sequence[str]) -> Embedding:
     """Build the embedding of a label model, with a CNN over characters if the recipe has one."""
     if (cnn := recipe.character_cnn) is None:
-        return Embedding(len(pieces), recipe.width)
-    return CharacterEmbedding(pieces, recipe.width, character_width=cnn.width, channels=cnn.channels, window=cnn.window)
+        return Embedding(len(pieces), recipe.width_of("encoder"))
+    return CharacterEmbedding(
+        pieces, recipe.width_of("encoder"), character_width=cnn.width, channels=cnn.channels, window=cnn.window
+    )
 
 
 class LabelModel(EncoderModel):
@@ -30,15 +32,15 @@ class LabelModel(EncoderModel):
         super().__init__()
         assert recipe.encoder is not None
         self.source_embedding = build_source_embedding(recipe, pieces)
-        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
-        self.output = Output(labels, features, None)
+        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width_of("encoder"))
+        self.output = Output(labels, features, None, recipe.output_bias)
 
 
 class Tagger(LabelModel):
     """One label per token: softmax(W h_t + b)."""
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
-        super().__init__(recipe, pieces, labels, recipe.width)
+        super().__init__(recipe, pieces, labels, recipe.width_of("encoder"))
         assert recipe.encoder is not None
         self.dropout = Dropout(getattr(recipe.encoder, "dropout", 0.0))
 
@@ -50,16 +52,17 @@ class Tagger(LabelModel):
 def pool(memory: Memory, kind: str) -> Tensor:
     """Pool the states of each sequence to (B, D): mean or max over tokens, `last` or `class`.
 
-    `last`: the final states of a recurrent encoder, else the state of the last token. `class`: the state of the first
-    token.
+    `last`: the final states of a recurrent encoder, else the state of the last token, `</s>`. `last-word`: the state of
+    the token before it. `class`: the state of the first token.
     """
     if kind == "last" and memory.finals is not None:
         return memory.finals[:, -1]
     states, mask = memory.layout.pad(memory.states), memory.layout.key_mask()  # (B, S, D), (B, S)
     if kind == "class":
         return states[:, 0]
-    if kind == "last":
-        ends = memory.layout.lengths.clamp(min=1).to(states.device) - 1
+    if kind in ("last", "last-word"):
+        behind = 1 if kind == "last" else 2  # tokens from the end, </s> included
+        ends = memory.layout.lengths.clamp(min=behind).to(states.device) - behind
         return states.gather(1, ends[:, None, None].expand(-1, 1, states.shape[2]))[:, 0]
     if kind == "max":
         return (states if mask is None else states.masked_fill(~mask[..., None], float("-inf"))).amax(1)
@@ -86,9 +89,10 @@ class Classifier(LabelModel):
 
     def __init__(self, recipe: ModelConfig, pieces: Sequence[str], labels: int) -> None:
         assert recipe.pooling is not None
-        pooling, hidden = recipe.pooling, recipe.pooling.hidden or recipe.width
+        pooling, width = recipe.pooling, recipe.width_of("encoder")
+        hidden = pooling.hidden or width
         super().__init__(recipe, pieces, labels, hidden)
-        self.pooling = ClassificationHead(recipe.width, kind=pooling.kind, hidden=hidden, dropout=pooling.dropout)
+        self.pooling = ClassificationHead(width, kind=pooling.kind, hidden=hidden, dropout=pooling.dropout)
 
     def forward(self, source: Tensor, layout: Layout, decoder_input: None = None, target_layout: None = None) -> Tensor:
         """Tokens (B, S) or (N,) → features (B, D)."""
@@ -101,9 +105,11 @@ class MaskedLM(EncoderModel):
     def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
         assert recipe.encoder is not None
-        self.source_embedding = Embedding(size, recipe.width)
-        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, recipe.width)
-        self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.source_embedding)
+        width = recipe.width_of("encoder")
+        self.source_embedding = Embedding(size, width)
+        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, width)
+        tied = None if recipe.tie == "none" else self.source_embedding
+        self.output = Output(size, width, tied, recipe.output_bias)
 
     def forward(
         self, source: Tensor, layout: Layout, positions: Tensor | None = None, target_layout: None = None

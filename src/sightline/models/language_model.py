@@ -21,9 +21,10 @@ class LanguageModel(ScoringModel):
     def __init__(self, recipe: ModelConfig, size: int) -> None:
         super().__init__()
         assert recipe.decoder is not None
-        self.embedding = Embedding(size, recipe.width)
-        self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, recipe.width, source=False)
-        self.output = Output(size, recipe.width, None if recipe.tie == "none" else self.embedding)
+        width = recipe.width_of("decoder")
+        self.embedding = Embedding(size, width)
+        self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width, source=False)
+        self.output = Output(size, width, None if recipe.tie == "none" else self.embedding, recipe.output_bias)
         self.cross_attention_paths: tuple[str, ...] = ()
         self.longest: int | None = self.decoder.longest
 

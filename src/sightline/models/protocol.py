@@ -27,7 +27,8 @@ class Memory:
 
     states: Tensor  # (B, S, D) or (N, D)
     layout: Layout
-    finals: Tensor | None = None  # (B, L, D): final state of each recurrent layer
+    finals: Tensor | None = None  # (B, L, D): final state h of each recurrent layer
+    final_cells: Tensor | None = None  # (B, L, D): final c of each LSTM layer
     embeddings: Tensor | None = None  # (B, S, D) or (N, D): input of the first layer (convs2s.py)
 
     def summary(self) -> Tensor:
@@ -183,7 +184,7 @@ class ScoringModel(TapModule):
 
     def logits(self, features: Tensor) -> Tensor:
         """(…, D) → (…, V)."""
-        return self.tap("logits", self.output(features), "f Wᵀ + b")
+        return self.tap("logits", self.output(features), "f Wᵀ" if self.output.bias is None else "f Wᵀ + b")
 
 
 class EncoderModel(ScoringModel):

@@ -25,12 +25,14 @@ class Seq2Seq(EncoderModel):
     def __init__(self, recipe: ModelConfig, source_size: int, target_size: int) -> None:
         super().__init__()
         assert recipe.encoder is not None and recipe.decoder is not None
-        width = recipe.width
+        source_width, width = recipe.width_of("encoder"), recipe.width_of("decoder")
+        other_width = {} if source_width == width else {"memory_width": source_width}
         self.target_embedding = Embedding(target_size, width)
-        self.source_embedding = self.target_embedding if recipe.tie == "all" else Embedding(source_size, width)
-        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, width)
-        self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width)
-        self.output = Output(target_size, width, None if recipe.tie == "none" else self.target_embedding)
+        self.source_embedding = self.target_embedding if recipe.tie == "all" else Embedding(source_size, source_width)
+        self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, source_width)
+        self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width, **other_width)
+        tied = None if recipe.tie == "none" else self.target_embedding
+        self.output = Output(target_size, getattr(self.decoder, "features_width", width), tied, recipe.output_bias)
         self.cross_attention_paths = tuple(f"decoder.{path}" for path in self.decoder.cross_attention_paths)
         self.longest: int | None = self.decoder.longest
 
@@ -102,7 +104,7 @@ class CopyingSeq2Seq(Seq2Seq):
     def __init__(self, recipe: ModelConfig, size: int, forms: CopyForms | None = None) -> None:
         super().__init__(recipe, size, size)
         self.size = size
-        self.copying = CopyAttention(recipe.width, forms=forms is not None)
+        self.copying = CopyAttention(recipe.width_of("decoder"), forms=forms is not None)
         self.forms = None if forms is None else CopiedForms(forms.spaced, forms.joined, forms.bare)
 
     def encode(self, source: Tensor, layout: Layout) -> TokenMemory:

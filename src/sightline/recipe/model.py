@@ -32,6 +32,7 @@ class BodyConfig(Section):
     has_transformer_layers: ClassVar[bool] = False  # for adapters and gradient checkpointing
 
     kind: str
+    width: int | None = Field(None, ge=1, description="size of its states, if it is not model.width")
 
     @property
     def attention_layers(self) -> int:
@@ -72,6 +73,14 @@ class BodyConfig(Section):
     def fits_packed_kernels(self) -> bool:
         """CUDA kernels for packed batches compute all of its attention."""
         return True
+
+    @property
+    def takes_memory_width(self) -> bool:
+        """Whether a decoder can attend to encoder states of another width than its own."""
+        return False
+
+    def check_memory(self, encoder: BodyConfig, encoder_width: int, width: int) -> None:
+        """Raise a ValueError if a decoder of some width cannot read the states of an encoder."""
 
     def layer_width(self, width: int) -> int:
         """Width of its layers in a model of some width."""
@@ -299,8 +308,10 @@ class AdaptersConfig(Section):
 class PoolingConfig(Section):
     """Pool the states of a sequence into one vector, which a small network maps to the classes."""
 
-    kind: Literal["last", "mean", "max", "class"] = Field(
-        "mean", description="last: the state of the last token; class: that of a class token at the front"
+    kind: Literal["last", "last-word", "mean", "max", "class"] = Field(
+        "mean",
+        description="last: the state after </s>; last-word: that of the token before it; class: that of a class token "
+        "at the front",
     )
     hidden: int | None = Field(None, ge=1, description="width of the hidden layer; by default the model's")
     dropout: Probability = Field(0.1, description="share of features dropped, in training")
@@ -360,6 +371,7 @@ class ModelConfig(Section):
     tie: Literal["none", "output", "all"] = Field(
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )
+    output_bias: bool = Field(True, description="add a bias to the logits")
 
     @field_validator("init_from", mode="before")
     @classmethod
@@ -371,6 +383,11 @@ class ModelConfig(Section):
         """The encoder and the decoder, where the model has them, by their keys."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {side: body for side, body in both.items() if body is not None}
+
+    def width_of(self, side: str) -> int:
+        """Width of the `encoder` or `decoder`, and of the embeddings that it reads."""
+        body = self.bodies.get(side)
+        return self.width if body is None or body.width is None else body.width
 
     @property
     def counted(self) -> bool:
@@ -400,5 +417,44 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _widths_fit(self) -> ModelConfig:
         for side, body in self.bodies.items():
-            body.check_width(self.width, side)
+            body.check_width(self.width_of(side), side)
+        return self
+
+    @model_validator(mode="after")
+    def _sides_fit(self) -> ModelConfig:
+        if self.encoder is None or self.decoder is None:
+            return self
+        encoder, decoder = self.width_of("encoder"), self.width_of("decoder")
+        if encoder != decoder and not self.decoder.takes_memory_width:
+            raise ValueError(
+                f"decoder.kind: {self.decoder.kind} reads encoder states of its own width ({decoder}), and the encoder "
+                f"is {encoder} wide; use equal widths, or decoder.kind: recurrent"
+            )
+        if encoder != decoder and self.tie == "all":
+            raise ValueError(
+                f"tie: all shares one embedding table, and the encoder is {encoder} wide, the decoder {decoder}; set "
+                f"tie: output or none"
+            )
+        if encoder != decoder and self.copying:
+            raise ValueError(
+                f"copying attends from decoder to encoder states of one width, not {decoder} and {encoder}; use equal "
+                f"widths, or leave copying out"
+            )
+        self.decoder.check_memory(self.encoder, encoder, decoder)
+        return self
+
+    @model_validator(mode="after")
+    def _features_fit(self) -> ModelConfig:
+        if getattr(self.decoder, "readout", "attentional") != "concatenate":
+            return self
+        if self.tie != "none":
+            raise ValueError(
+                f"tie: {self.tie} makes the output layer the target embedding, with a row as wide as the decoder, and "
+                f"decoder.readout: concatenate gives it [x ; c], which is wider; set tie: none"
+            )
+        if self.copying:
+            raise ValueError(
+                "copying reads features as wide as the decoder, and decoder.readout: concatenate gives [x ; c]; leave "
+                "one of them out"
+            )
         return self

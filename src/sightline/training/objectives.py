@@ -238,7 +238,7 @@ def _gradient(log_p: Tensor, log_q: Tensor, right: Tensor, smoothing: float, alp
 
 
 def rdrop(
-    first: Tensor, second: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, smoothing: float, alpha: float
+    first: Tensor, second: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, smoothing: float, alpha: float
 ) -> Loss:
     """The loss of features (…, D) of two passes for targets (…,), by the fastest kernel for them."""
     first, second = (features.reshape(-1, features.shape[-1]) for features in (first, second))  # (N, D)
@@ -246,6 +246,7 @@ def rdrop(
     precision = blockwise_precision(first, weight)
     if precision is not None:
         real = targets != PAD
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
         total, nll = ProjectedRDrop.apply(  # type: ignore[no-untyped-call]
             first[real], second[real], weight, bias, targets[real], smoothing, alpha, precision
         )

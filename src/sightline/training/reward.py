@@ -72,7 +72,7 @@ def ratio_of(recipe: Recipe, lengths: TargetLengths | None) -> float | None:
 def weighted_nll(
     features: Tensor,
     weight: Tensor,
-    bias: Tensor,
+    bias: Tensor | None,
     targets: Tensor,
     factors: Tensor,
     marks: int = 0,

@@ -20,12 +20,17 @@ SkipConnections = Annotated[
 ]
 
 
+_EQUAL_WIDTHS = ("dot", "scaled-dot", "unnormalized", "unnormalized-dot")  # scores that multiply query and key
+
+
 class RecurrentConfig(BodyConfig):
     """Base of the configs of recurrent encoders and decoders."""
 
     recurrent: ClassVar[bool] = True
 
     cell: Literal["elman", "gru", "lstm"] = Field("lstm", description="the recurrent cell")
+    activation: Literal["tanh", "relu", "sigmoid"] = Field("tanh", description="elman: g in h = g(W_h h + W₁ x)")
+    bias: bool = Field(True, description="add biases to the products of the cell")
     layers: int = Field(1, ge=1, description="number of layers")
     skip_connections: SkipConnections = "none"
     experts: ExpertsConfig | None = Field(None, description="a mixture of feed-forward nets below the top layer")
@@ -34,6 +39,20 @@ class RecurrentConfig(BodyConfig):
     @property
     def mixture(self) -> ExpertsConfig | None:
         return self.experts
+
+    @property
+    def full_cell(self) -> str:
+        """The name of the cell with its activation, as in `layers.recurrent.CELLS`."""
+        return self.cell if self.activation == "tanh" else f"{self.cell}_{self.activation}"
+
+    @model_validator(mode="after")
+    def _activation_fits(self) -> RecurrentConfig:
+        if self.activation != "tanh" and self.cell != "elman":
+            raise ValueError(
+                f"activation: {self.activation} is for cell: elman, and {self.cell} has gates with activations of "
+                f"their own; leave it out, or set cell: elman"
+            )
+        return self
 
     @model_validator(mode="after")
     def _experts_fit(self) -> RecurrentConfig:
@@ -58,11 +77,16 @@ class RecurrentEncoderConfig(RecurrentConfig):
         description="bidirectional: both directions in all layers, or in the bottom one and forwards above it, or "
         "forwards and backwards in turns",
     )
+    merge: Literal["concatenate", "sum", "mean"] = Field(
+        "concatenate",
+        description="bidirectional: concatenate both directions, each of half the width, or add or average them, each "
+        "of full width",
+    )
 
     @property
     def splits_width(self) -> bool:
         """True if some layer is bidirectional, with half the width for each direction."""
-        return self.bidirectional and self.directions != "alternating"
+        return self.bidirectional and self.directions != "alternating" and self.merge == "concatenate"
 
     @property
     def reads_backwards(self) -> bool:
@@ -72,7 +96,7 @@ class RecurrentEncoderConfig(RecurrentConfig):
         if self.splits_width and width % 2:
             raise ValueError(
                 f"a bidirectional encoder gives each direction half the width, and {width} is odd; set width to "
-                f"{width + 1}, or encoder.bidirectional: false"
+                f"{width + 1}, encoder.merge: sum, or encoder.bidirectional: false"
             )
 
     def describe(self) -> str:
@@ -126,6 +150,21 @@ class RecurrentDecoderConfig(RecurrentConfig):
         False,
         description="feed the last attentional state (attention_from: bottom: the context) back with the next token",
     )
+    query: Literal["current", "previous"] = Field(
+        "current",
+        description="the state that attends: current: of this step (Luong et al. 2015); previous: of the step before, "
+        "and the step reads the context (Bahdanau et al. 2015)",
+    )
+    readout: Literal["attentional", "concatenate"] = Field(
+        "attentional",
+        description="features for the output layer, from state x and context c: attentional: tanh(W_c [x ; c]); "
+        "concatenate: [x ; c] itself",
+    )
+    init_hidden: Literal["bridge", "last", "zero", "learned"] = Field(
+        "bridge",
+        description="initial state: bridge: tanh(W h + b) of the encoder's final h; last: its final h (and c) "
+        "unchanged; zero; learned. Without a source, bridge and last start from zero",
+    )
 
     @property
     def attention_layers(self) -> int:
@@ -142,6 +181,7 @@ class RecurrentDecoderConfig(RecurrentConfig):
     def describe(self) -> str:
         place = ", from the bottom" if self.attention_from == "bottom" else ""
         feeding = ", input feeding" if self.input_feeding else ""
+        feeding += ", query from the previous state" if self.query == "previous" else ""
         return self._described(f"attention: {self.attention.kind}{place}{feeding}")
 
     @model_validator(mode="after")
@@ -155,4 +195,41 @@ class RecurrentDecoderConfig(RecurrentConfig):
             raise ValueError("input_feeding: true needs an attention; set attention.kind or input_feeding: false")
         if self.attention_from == "bottom" and self.attention.kind == "none":
             raise ValueError("attention_from: bottom needs an attention; set attention.kind or attention_from: top")
+        for key, value in {"query": "previous", "readout": "concatenate"}.items():
+            if getattr(self, key) == value and self.attention.kind == "none":
+                raise ValueError(f"{key}: {value} needs an attention; set attention.kind, or leave {key} out")
+        if self.query == "previous" and (self.input_feeding or self.attention_from == "bottom"):
+            other = "input_feeding: true" if self.input_feeding else "attention_from: bottom"
+            raise ValueError(
+                f"query: previous feeds the context into the bottom layer before its step, and {other} attends after "
+                f"it; leave one of them out"
+            )
         return self
+
+    @property
+    def takes_memory_width(self) -> bool:
+        return True
+
+    def check_memory(self, encoder: BodyConfig, encoder_width: int, width: int) -> None:
+        if encoder_width != width and self.attention.kind in _EQUAL_WIDTHS:
+            raise ValueError(
+                f"attention.kind: {self.attention.kind} multiplies the decoder's state ({width} wide) and encoder "
+                f"states ({encoder_width} wide) element by element; use bilinear or additive, or equal widths"
+            )
+        if self.init_hidden != "last":
+            return
+        if not isinstance(encoder, RecurrentEncoderConfig):
+            raise ValueError(
+                f"init_hidden: last takes the final state of a recurrent encoder, and encoder.kind is {encoder.kind}; "
+                f"set init_hidden: bridge"
+            )
+        if encoder_width != width:
+            raise ValueError(
+                f"init_hidden: last takes the encoder's final state unchanged, {encoder_width} wide, and the decoder "
+                f"is {width} wide; set init_hidden: bridge, or equal widths"
+            )
+        if (encoder.cell == "lstm") != (self.cell == "lstm"):
+            raise ValueError(
+                f"init_hidden: last takes h and c of an LSTM, or h of other cells, and the cells are {encoder.cell} "
+                f"and {self.cell}; set init_hidden: bridge, or cells of one kind"
+            )

@@ -60,13 +60,14 @@ class RecurrentStack(TapModule):
 class RecurrentEncoder(RecurrentStack):
     """Recurrent encoder.
 
-    Bidirectional layers concatenate two directions of half the width. `directions: bottom`: only the lowest layer is
-    bidirectional (Wu et al. 2016, §3.2, there with full width for each direction). `alternating`: layers read forwards
-    and backwards in turns (Zhou et al. 2016, §3.2, who concatenate two such stacks).
+    Bidirectional layers concatenate two directions of half the width, or add or average two of full width (`merge`).
+    `directions: bottom`: only the lowest layer is bidirectional (Wu et al. 2016, §3.2, there with full width for each
+    direction). `alternating`: layers read forwards and backwards in turns (Zhou et al. 2016, §3.2, who concatenate two
+    such stacks).
     """
 
     def __init__(self, recipe: RecurrentEncoderConfig, width: int) -> None:
-        layers = [_layer(recipe.cell, width, direction) for direction in layer_directions(recipe)]
+        layers = [_encoder_layer(recipe, width, direction) for direction in layer_directions(recipe)]
         super().__init__(layers, [width] * recipe.layers, recipe.skip_connections, width, recipe.dropout)
         self.between = _experts_between(recipe, width)
 
@@ -78,7 +79,8 @@ class RecurrentEncoder(RecurrentStack):
             states, final = layer.read(self.dropout(x), layout)
             x = skip(x, states)
             finals.append(final)
-        return Memory(layout.unpad(self.tap("output", x)), layout, torch.stack(finals, dim=1))
+        hidden, *cells = (torch.stack(part, dim=1) for part in zip(*finals, strict=True))  # (B, L, D)
+        return Memory(layout.unpad(self.tap("output", x)), layout, hidden, final_cells=cells[0] if cells else None)
 
 
 def _experts_between(recipe: RecurrentEncoderConfig | RecurrentDecoderConfig, width: int) -> ExpertsBetween:
@@ -98,10 +100,12 @@ def layer_directions(recipe: RecurrentEncoderConfig) -> list[Direction]:
     return ["both" if recipe.directions == "all" or number == 0 else "forward" for number in range(recipe.layers)]
 
 
-def _layer(cell: str, width: int, direction: Direction) -> Recurrence:
+def _encoder_layer(recipe: RecurrentEncoderConfig, width: int, direction: Direction) -> Recurrence:
     if direction == "both":
-        return Recurrence(cell, width, width // 2, bidirectional=True)
-    return (BackwardRecurrence if direction == "backward" else Recurrence)(cell, width, width)
+        each = width // 2 if recipe.merge == "concatenate" else width
+        return Recurrence(recipe.full_cell, width, each, bidirectional=True, bias=recipe.bias, merge=recipe.merge)
+    kind = BackwardRecurrence if direction == "backward" else Recurrence
+    return kind(recipe.full_cell, width, width, bias=recipe.bias)
 
 
 class SourceAttention(TapModule):
@@ -114,20 +118,20 @@ class SourceAttention(TapModule):
         self.score = score
 
     def project_memory(self, states: Tensor) -> Tensor:
-        """Encoder states (B, S, D) → prepared keys (B, S, D), computed once per sentence."""
+        """Encoder states (B, S, D₁) → prepared keys (B, S, ·), computed once per sentence."""
         return self.score.prepare(states)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """query (B, T, D), prepared keys and values (B, 1, S, D), mask (B, S) → context (B, T, D)."""
+        """query (B, T, D), prepared keys (B, 1, S, ·), values (B, 1, S, D₁), mask (B, S) → context (B, T, D₁)."""
         mask = None if mask is None else mask[:, None, None, :]  # (B, 1, 1, S)
         return attend(query[:, None], keys, values, score=self.score, mask=mask, tap=self.explicit_tap)[:, 0]
 
 
-def build_attention(recipe: AttentionConfig, width: int) -> SourceAttention | None:
+def build_attention(recipe: AttentionConfig, width: int, memory_width: int) -> SourceAttention | None:
     """Build the cross-attention of a decoder; None for `kind: none`."""
     if recipe.kind == "none":
         return None
-    return SourceAttention(build_score(recipe.kind, width, **recipe.options(AttentionConfig)))
+    return SourceAttention(build_score(recipe.kind, width, memory_width, **recipe.options(AttentionConfig)))
 
 
 @dataclass(frozen=True)
@@ -135,9 +139,9 @@ class RecurrentState:
     """The hidden state of every layer, and the keys and values of cross-attention."""
 
     hidden: tuple[Hidden, ...]  # (B, W, D) each
-    input_feed: Tensor | None  # (B, W, D): last attentional state or context
-    keys: Tensor | None = None  # (B, 1, S, D), prepared for the score
-    values: Tensor | None = None  # (B, 1, S, D)
+    input_feed: Tensor | None  # (B, W, ·): last features or context
+    keys: Tensor | None = None  # (B, 1, S, ·), prepared for the score
+    values: Tensor | None = None  # (B, 1, S, D₁)
     mask: Tensor | None = None  # (B, S)
 
     def select(self, parents: Tensor) -> RecurrentState:
@@ -178,10 +182,30 @@ class RecurrentState:
         return replace(self, hidden=hidden)
 
 
+class InitialState(nn.Module):
+    """A learned initial hidden state of one layer: h₀, and c₀ of an LSTM."""
+
+    def __init__(self, parts: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(parts, width))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.weight)
+
+    def forward(self, batch: int) -> Hidden:
+        """The state (B, D), once for each part."""
+        return tuple(part.expand(batch, -1) for part in self.weight)
+
+
 class RecurrentDecoder(RecurrentStack):
     """Recurrent decoder: features f from the output x of the stack and the context c of cross-attention.
 
-    f = tanh(W_c [x ; c]) with query x (Luong et al. 2015); without attention f = x.
+    f = tanh(W_c [x ; c]) with query x (Luong et al. 2015); with `readout: concatenate`, f = [x ; c]; without attention
+    f = x. Encoder states, and so c, may have a width D₁ of their own.
+
+    `query: previous`: the query is the top state d_{i−1} of the previous step, and the bottom layer reads [token ; c]
+    (Bahdanau et al. 2015).
 
     `attention_from: bottom`: the query is the output of the bottom layer, and every layer above reads [x_k ; c] (Wu et
     al. 2016, fig. 1).
@@ -192,44 +216,80 @@ class RecurrentDecoder(RecurrentStack):
     sees_source: tuple[str, ...] = ("bridges", "attention", "attentional")
     entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
 
-    def __init__(self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True) -> None:
-        feeding, low = recipe.input_feeding, recipe.attention_from == "bottom"
-        inputs = [2 * width if feeding and number == 0 else width for number in range(recipe.layers)]
-        contexts = [width if low and number > 0 else 0 for number in range(recipe.layers)]
-        layers = [Recurrence(recipe.cell, x + c, width) for x, c in zip(inputs, contexts, strict=True)]
+    def __init__(
+        self, recipe: RecurrentDecoderConfig, width: int, *, source: bool = True, memory_width: int | None = None
+    ) -> None:
+        memory_width = width if memory_width is None else memory_width
+        attends, low = recipe.attention.kind != "none", recipe.attention_from == "bottom"
+        concatenates = attends and recipe.readout == "concatenate"
+        features_width = width + memory_width if concatenates else width
+        fed = 0
+        if recipe.input_feeding:
+            fed = memory_width if low else features_width
+        elif recipe.query == "previous":
+            fed = memory_width
+        inputs = [width + fed if number == 0 else width for number in range(recipe.layers)]
+        contexts = [memory_width if low and number > 0 else 0 for number in range(recipe.layers)]
+        layers = [
+            Recurrence(recipe.full_cell, x + c, width, bias=recipe.bias) for x, c in zip(inputs, contexts, strict=True)
+        ]
         super().__init__(layers, inputs, recipe.skip_connections, width, recipe.dropout)
         self.between = _experts_between(recipe, width)
-        self.feeding, self.low = feeding, low
-        self.bridges = nn.ModuleList(Linear(width, width * layer.parts) for layer in layers if source)
-        self.attention = build_attention(recipe.attention, width)
-        self.attentional = None if self.attention is None else Linear(2 * width, width)
+        self.low, self.query_previous, self.init_hidden = low, recipe.query == "previous", recipe.init_hidden
+        self.features_width, self.feed_width = features_width, fed if recipe.input_feeding else 0
+        bridged, learned = source and recipe.init_hidden == "bridge", recipe.init_hidden == "learned"
+        self.bridges = nn.ModuleList(Linear(memory_width, width * layer.parts) for layer in layers if bridged)
+        self.initial_states = nn.ModuleList(InitialState(layer.parts, width) for layer in layers if learned)
+        self.attention = build_attention(recipe.attention, width, memory_width)
+        self.attentional = Linear(width + memory_width, width) if attends and not concatenates else None
         self.cross_attention_paths = () if self.attention is None else ("attention",)
         self.longest: int | None = None
 
     def begin(self, memory: Memory) -> RecurrentState:
-        """Initial hidden states tanh(W h + b) from the encoder's final states, aligned at the top; attention keys."""
+        """Initial hidden states, from the encoder's final states or without it; attention keys."""
         values = memory.layout.pad(memory.states)
         keys = values if self.attention is None else self.attention.project_memory(values)
-        summary = memory.summary()
-        hidden = []
+        encoded = self.init_hidden in ("bridge", "last")
+        starts = self._encoded_starts(memory) if encoded else self._starts(len(values), values)
+        hidden = tuple(tuple(part[:, None] for part in start) for start in starts)
+        feed = values.new_zeros(values.shape[0], 1, self.feed_width) if self.feed_width else None
+        return RecurrentState(hidden, feed, keys[:, None], values[:, None], memory.layout.key_mask())
+
+    def _encoded_starts(self, memory: Memory) -> list[Hidden]:
+        """Initial state of each layer from the encoder's final states, aligned at the top.
+
+        bridge: tanh(W h + b) of the final h. last: the final h, and c of an LSTM, unchanged.
+        """
+        summary, cells = memory.summary(), memory.final_cells  # (B, L, D₁)
         lowest = max(summary.shape[1] - len(self.layers), 0)  # lowest layer of the encoder that is used
-        for index, (layer, bridge) in enumerate(zip(self.layers, self.bridges, strict=True), lowest):
-            start = bridge(summary[:, min(index, summary.shape[1] - 1)])  # (B, parts · D)
-            hidden.append(tuple(torch.tanh(part)[:, None] for part in start.chunk(layer.parts, dim=-1)))
-        feed = values.new_zeros(values.shape[0], 1, values.shape[2]) if self.feeding else None
-        return RecurrentState(tuple(hidden), feed, keys[:, None], values[:, None], memory.layout.key_mask())
+        starts: list[Hidden] = []
+        for number, layer in enumerate(self.layers):
+            index = min(number + lowest, summary.shape[1] - 1)
+            if self.init_hidden == "last":
+                parts = [summary] if layer.parts == 1 or cells is None else [summary, cells]
+                starts.append(tuple(part[:, index] for part in parts))
+            else:
+                projected = self.bridges[number](summary[:, index])  # (B, parts · D)
+                starts.append(tuple(torch.tanh(part) for part in projected.chunk(layer.parts, dim=-1)))
+        return starts
+
+    def _starts(self, batch: int, like: Tensor) -> list[Hidden]:
+        """Initial state of each layer without a source: zeros, or learned."""
+        if self.init_hidden == "learned":
+            return [start(batch) for start in self.initial_states]
+        return [layer.start(batch, like) for layer in self.layers]
 
     def begin_empty(self, batch: int, like: Tensor) -> RecurrentState:
         """The state before the first token, without a source."""
-        starts = (layer.start(batch, like) for layer in self.layers)
+        starts = self._starts(batch, like)
         return RecurrentState(tuple(tuple(part[:, None] for part in start) for start in starts), None)
 
     def prefill(self, x: Tensor, layout: Padded) -> RecurrentState:
         """The state after tokens x (B, S, D) of different lengths."""
-        hidden = []
+        hidden, starts = [], self._starts(len(x), x)
         for number, (layer, skip) in enumerate(zip(self.layers, self.skip_connections, strict=True)):
             x = self.between(number, x, layout.mask)
-            states, last = layer.read_through(self.dropout(x), layout)
+            states, last = layer.read_through(self.dropout(x), layout, starts[number])
             x = skip(x, states)
             hidden.append(tuple(part[:, None] for part in last))
         return RecurrentState(tuple(hidden), None)
@@ -246,15 +306,22 @@ class RecurrentDecoder(RecurrentStack):
         check_step(state.hidden[0][0].shape[1], x.shape[1])
         bottom = 1 if self.low else len(self.layers)  # number of layers below the attention
         outputs, attended = [], []  # (B·W, t, D) each
-        for part in x.split(1, dim=1) if self.feeding else (x,):
-            if state.input_feed is not None:
+        stepwise = self.query_previous or state.input_feed is not None
+        for part in x.split(1, dim=1) if stepwise else (x,):
+            context = None
+            if self.query_previous:
+                context = self._context(state.hidden[-1][0].reshape(len(x), 1, -1), state)
+                assert context is not None
+                part = torch.cat([part, context], dim=-1)
+            elif state.input_feed is not None:
                 part = torch.cat([part, state.input_feed.reshape(len(x), 1, -1)], dim=-1)
             output, state = self._run(part, state, range(bottom), valid)
             outputs.append(output)
-            attended.append(self._attend(output, state))
+            context = self._context(output, state) if context is None else context
+            attended.append(context if self.low and context is not None else self._features(output, context))
             if state.input_feed is not None:
                 state = replace(state, input_feed=attended[-1].reshape(state.input_feed.shape))
-        context = torch.cat(attended, dim=1)  # (B·W, T, D): context if self.low, else features
+        context = torch.cat(attended, dim=1)  # (B·W, T, ·): context if self.low, else features
         if not self.low:
             return context, state
         top, state = self._run(torch.cat(outputs, dim=1), state, range(bottom, len(self.layers)), valid, context)
@@ -278,18 +345,20 @@ class RecurrentDecoder(RecurrentStack):
             hidden[number] = tuple(part.reshape(shape) for part in last)
         return x, replace(state, hidden=tuple(hidden))
 
-    def _attend(self, query: Tensor, state: RecurrentState) -> Tensor:
-        """Query (B·W, T, D) → context for the layers above, or features if there are none."""
+    def _context(self, query: Tensor, state: RecurrentState) -> Tensor | None:
+        """Query (B·W, T, D) → context (B·W, T, D₁); None without attention."""
         if self.attention is None:
-            return self._features(query, None)
+            return None
         assert state.keys is not None and state.values is not None
         rows = query.reshape(state.keys.shape[0], -1, query.shape[2])  # (B, W·T, D)
-        context: Tensor = self.attention(rows, state.keys, state.values, state.mask).reshape(query.shape)
-        return context if self.low else self._features(query, context)
+        context: Tensor = self.attention(rows, state.keys, state.values, state.mask)
+        return context.reshape(*query.shape[:2], -1)
 
     def _features(self, top: Tensor, context: Tensor | None) -> Tensor:
-        """Output of the stack and context (B·W, T, D) → features (B·W, T, D)."""
-        if context is None or self.attentional is None:
+        """Output of the stack (B·W, T, D) and context (B·W, T, D₁) → features."""
+        if context is None:
             return self.dropout(self.tap("features", top, "x"))
+        if self.attentional is None:
+            return self.dropout(self.tap("features", torch.cat([top, context], dim=-1), "[x ; c]"))
         features = torch.tanh(self.attentional(torch.cat([top, context], dim=-1)))
         return self.dropout(self.tap("features", features, "tanh(W_c [x ; c])"))
