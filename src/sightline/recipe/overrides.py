@@ -58,7 +58,7 @@ def _put(document: Located, keys: list[str], new: Located, at: str) -> None:
     for name in keys[:-1]:
         key = _key_in(here, name, walked)
         below = inner(annotation, key, here)
-        if _lacks(here, key):
+        if isinstance(here, dict) and here.get(str(key)) is None:
             here[key] = _default(annotation, key, here)
             document.places[(*walked, key)] = at
         _write_out(document, here, key, below, (*walked, key))
@@ -83,10 +83,6 @@ def _key_in(here: Any, name: str, path: KeyPath) -> Key:
         some = f"0 to {len(here) - 1}" if here else "none: it is empty"
         raise LookupError(f"{dotted(path)} is a list, and {name!r} is not one of its positions ({some})")
     raise LookupError(f"{dotted(path)} is {here!r}, which has no keys, so {name!r} cannot be set in it")
-
-
-def _lacks(here: Any, key: Key) -> bool:
-    return isinstance(here, dict) and here.get(str(key)) is None
 
 
 def _write_out(document: Located, here: Any, key: Key, annotation: Any, path: KeyPath) -> None:
@@ -134,8 +130,9 @@ def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     is left unchanged. Inherited keys keep their place in the recipe of the run.
     """
     model = document.value.get("model") if isinstance(document.value, dict) else None
-    run = _run_of(model)
-    if not isinstance(model, dict) or run is None or set(ModelConfig.model_fields) <= set(model):
+    start = model.get("init_from") if isinstance(model, dict) else None
+    run = start.get("run") if isinstance(start, dict) else start
+    if not isinstance(model, dict) or not isinstance(run, str) or set(ModelConfig.model_fields) <= set(model):
         return
     bodies = {"encoder", "decoder"} & set(model)
     if only_bodiless and bodies:
@@ -161,13 +158,6 @@ def inherit_model(document: Located, *, only_bodiless: bool = False) -> None:
     if isinstance(held, dict):
         inherited = _inherited(held, theirs.value.get("task", "seq2seq"), document.value.get("task", "seq2seq"))
         _complete(document, model, inherited, theirs, ("model",))
-
-
-def _run_of(model: Any) -> str | None:
-    """The folder that `model.init_from` names."""
-    start = model.get("init_from") if isinstance(model, dict) else None
-    run = start.get("run") if isinstance(start, dict) else start
-    return run if isinstance(run, str) else None
 
 
 def _inherited(model: dict[str, Any], their_task: str, task: str) -> dict[str, Any]:

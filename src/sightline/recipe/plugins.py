@@ -66,7 +66,8 @@ def _named(section: Section) -> Iterator[tuple[str, str, Entry]]:
 
 def _items(annotation: Any, value: Any) -> Iterator[tuple[str, Any]]:
     """The sections and names at a key that come from a registry, each with the registry."""
-    registered = next((each for each in _metadata(annotation) if isinstance(each, Registered)), None)
+    metadata = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    registered = next((each for each in metadata if isinstance(each, Registered)), None)
     union = open_union_of(annotation)
     part = registered.part if registered else union.part if union else None
     if part is not None:
@@ -78,10 +79,6 @@ def _items(annotation: Any, value: Any) -> Iterator[tuple[str, Any]]:
     elif origin in (tuple, dict):
         for item in _values(value):
             yield from _items(arguments[1 if origin is dict else 0], item)
-
-
-def _metadata(annotation: Any) -> tuple[Any, ...]:
-    return get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
 
 
 def _values(value: Any) -> list[Any]:

@@ -74,7 +74,7 @@ class World:
 
 
 def _leave_terminal() -> None:
-    """Write no more to a terminal that is gone: an error there would come before everything is saved."""
+    """Redirect output from a closed terminal to os.devnull, so that writing to it cannot fail before all is saved."""
     for handle in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(handle).st_mode):
