@@ -1,4 +1,4 @@
-"""Compressed files of several streams are read as one text, to their end or not at all."""
+"""Compressed files of several streams are read completely or are an error."""
 
 from __future__ import annotations
 

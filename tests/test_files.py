@@ -1,4 +1,4 @@
-"""Files are whole or not there."""
+"""Atomic files and folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which examples go together."""
+"""Batch order and batch composition."""
 
 from __future__ import annotations
 

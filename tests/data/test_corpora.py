@@ -1,4 +1,4 @@
-"""Getting corpora: from originals as their publishers have them, served here, to the files that recipes name."""
+"""Corpora: download from a local server, conversion, checks."""
 
 from __future__ import annotations
 

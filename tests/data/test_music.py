@@ -1,4 +1,4 @@
-"""Chorales as a language, and as sound."""
+"""Chorales as text and as MIDI files."""
 
 from __future__ import annotations
 

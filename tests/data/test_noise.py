@@ -1,4 +1,4 @@
-"""Noise: its statistics, what it never does, and that nothing is lost by it."""
+"""Noise: statistics, invariants, and no lost tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Preparing data: defaults that depend on it, notes on it."""
+"""Preparing data: defaults and notes that depend on it."""
 
 from __future__ import annotations
 

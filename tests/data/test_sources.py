@@ -1,4 +1,4 @@
-"""Files to examples, and what is wrong with them."""
+"""Sources of examples, and errors in their files."""
 
 from __future__ import annotations
 

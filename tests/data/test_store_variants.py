@@ -1,4 +1,4 @@
-"""Differently cut copies of a training text: the next one is cut ahead, and given up when nobody wants it any more."""
+"""Store variants under BPE-dropout: the next one is built in the background and can be cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The longest targets of a text by the length of their sources, and the limits of outputs that follow from them."""
+"""Target lengths by source length, and the limits of outputs that follow from them."""
 
 from __future__ import annotations
 

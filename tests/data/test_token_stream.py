@@ -1,4 +1,4 @@
-"""Text as a stream on disk: the same tokens as all documents end to end, wherever one looks."""
+"""Text as a stream of tokens on disk, cut into windows."""
 
 from __future__ import annotations
 

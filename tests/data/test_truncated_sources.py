@@ -1,4 +1,4 @@
-"""`data.clean.truncate_source`: sources are cut to their first tokens everywhere, and cuts are counted."""
+"""`data.clean.truncate_source`: sources are truncated everywhere, and truncated sources are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Word alignments stay in step with the examples they belong to, however those are cleaned and cut."""
+"""Word alignments stay in step with their examples through cleaning and BPE-dropout."""
 
 from __future__ import annotations
 

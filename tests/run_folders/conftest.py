@@ -1,4 +1,4 @@
-"""Finished trainings to look at, and commands to start more."""
+"""Finished trainings, and commands that start more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training that ends before its first step: the folder stays free, or the command to go on with is told."""
+"""A training that ends before its first step: the folder stays usable, or the error names the command to resume."""
 
 from __future__ import annotations
 

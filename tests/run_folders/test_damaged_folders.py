@@ -1,4 +1,4 @@
-"""Run folders that are not whole, or none at all."""
+"""Incomplete run folders, and folders that are no run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a run that are not the ones that were written are refused, by every command that loads the run."""
+"""Every command refuses files of a run that differ from the manifest."""
 
 from __future__ import annotations
 

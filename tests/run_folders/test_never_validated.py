@@ -1,4 +1,4 @@
-"""A run that was interrupted before its first validation says so wherever it is used."""
+"""Commands warn about a run that was interrupted before its first validation."""
 
 from __future__ import annotations
 

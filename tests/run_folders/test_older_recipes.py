@@ -1,4 +1,4 @@
-"""Runs whose recipes would not be trained today: they were, and are used as ever."""
+"""Finished runs whose recipes could not be trained today remain usable."""
 
 from __future__ import annotations
 

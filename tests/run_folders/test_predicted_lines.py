@@ -1,4 +1,4 @@
-"""A line for a line, whatever stands in it; texts that are too long for a model."""
+"""One output line for each input line; texts that are too long for a model."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_too_long_validation_sentence_is_an_error_before_training(cache: Path, t
 
 
 def test_no_output_grows_past_the_learned_positions(cache: Path, tmp_path: Path) -> None:
-    """An untrained model goes on until it is stopped; that must not be by an error."""
+    """An untrained model generates up to the limit, which must not raise an error."""
     run = sightline.load(learned_positions(tmp_path), device="cpu")
     with torch.no_grad():
         run.model.output.bias[3] = -1e4  # never the end

@@ -1,4 +1,4 @@
-"""What the sources of a training do to raw text, every use of the run does too."""
+"""Prediction applies the preprocessing of the training sources to raw text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trainings that are killed, interrupted, out of disk, resumed: they end as if nothing had been."""
+"""Killed, interrupted and failed trainings resume exactly."""
 
 from __future__ import annotations
 

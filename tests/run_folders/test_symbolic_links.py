@@ -1,4 +1,4 @@
-"""Nothing is written, cut or deleted through symbolic links in a run folder or a cache."""
+"""Nothing is written, truncated or deleted through symbolic links in a run folder or a cache."""
 
 from __future__ import annotations
 

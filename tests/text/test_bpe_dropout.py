@@ -1,4 +1,4 @@
-"""BPE-dropout of our own."""
+"""BPE-dropout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands in a source can be copied wherever it is joined to what precedes it, known to the vocabulary or not."""
+"""Copying of source words, known or unknown, with and without a space before them."""
 
 from __future__ import annotations
 

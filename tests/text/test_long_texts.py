@@ -1,4 +1,4 @@
-"""Texts cut in parts: the same ids, and little held at once."""
+"""Long texts are encoded in parts, with the same ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Marks in a vocabulary, and gaps that people write into texts."""
+"""Marks in a vocabulary, and [MASK] in texts."""
 
 from __future__ import annotations
 

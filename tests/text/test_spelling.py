@@ -1,4 +1,4 @@
-"""Tokenizers that spell: raw text and spelled text are the same to them."""
+"""Tokenizers that spell out text."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Tokenizer:
 
     @cached_property
     def marks(self) -> dict[str, int]:
-        """The special tokens beyond the four, by name: those that noise inserts; most tokenizers have none."""
+        """The ids of the special tokens beyond the four, by name: those that noise inserts."""
         added = self._inner.get_added_tokens_decoder()
         return {
             token.content: number
@@ -117,7 +117,7 @@ class Tokenizer:
         }
 
     def mark(self, name: str) -> int:
-        """The id of one of them."""
+        """The id of a mark."""
         if name not in self.marks:
             known = ", ".join(self.marks) or "none"
             raise TokenizerError(
@@ -171,9 +171,9 @@ class Tokenizer:
 
         A word tokenizer has one id for each of them, known or not.
         """
-        cutter = self._inner.pre_tokenizer
-        assert cutter is not None
-        return [word for word, _ in cutter.pre_tokenize_str(self._normalized(text))]
+        pre_tokenizer = self._inner.pre_tokenizer
+        assert pre_tokenizer is not None
+        return [word for word, _ in pre_tokenizer.pre_tokenize_str(self._normalized(text))]
 
     def decode_pieces(self, pieces: Sequence[str]) -> str:
         """The text of pieces, which may be outside the vocabulary."""
@@ -189,14 +189,14 @@ class Tokenizer:
         return pieces
 
     def surfaces_many(self, texts: Sequence[str]) -> list[list[PieceText]]:
-        """The same of many texts."""
-        cuts = self._inner.encode_batch(list(texts), add_special_tokens=False)
-        return [self._surfaces(*each) for each in zip(texts, cuts, strict=True)]
+        """The `surfaces` of many texts."""
+        encodings = self._inner.encode_batch(list(texts), add_special_tokens=False)
+        return [self._surfaces(*each) for each in zip(texts, encodings, strict=True)]
 
-    def _surfaces(self, text: str, cut: tokenizers.Encoding) -> list[PieceText]:
-        words = self.words(text) if UNK in cut.ids else []
-        sizes, pieces = Counter(cut.word_ids) if words else {}, list[PieceText]()
-        for number, (start, stop), word in zip(cut.ids, cut.offsets, cut.word_ids, strict=True):
+    def _surfaces(self, text: str, encoding: tokenizers.Encoding) -> list[PieceText]:
+        words = self.words(text) if UNK in encoding.ids else []
+        sizes, pieces = Counter(encoding.word_ids) if words else {}, list[PieceText]()
+        for number, (start, stop), word in zip(encoding.ids, encoding.offsets, encoding.word_ids, strict=True):
             if number != UNK:
                 piece = self._piece(number)
             elif word is not None and sizes[word] == 1:
@@ -216,10 +216,10 @@ class Tokenizer:
     def written(self, texts: Sequence[str]) -> list[list[str]]:
         """The substring that each id of a text covers, unknown words included, without spaces around it."""
         texts = [self._shown(text) for text in texts]
-        cut = self._inner.encode_batch(texts, add_special_tokens=False)
+        encodings = self._inner.encode_batch(texts, add_special_tokens=False)
         return [
             [text[start:stop].strip() for start, stop in encoding.offsets]
-            for text, encoding in zip(texts, cut, strict=True)
+            for text, encoding in zip(texts, encodings, strict=True)
         ]
 
     def _shown(self, text: str) -> str:
@@ -246,8 +246,8 @@ class Tokenizer:
     def unknown(self, text: str) -> list[str]:
         """The pieces of a text that are not in the vocabulary, in order, as substrings."""
         text = self._shown(text)
-        cut = self._inner.encode(text, add_special_tokens=False)
-        spans = (span for number, span in zip(cut.ids, cut.offsets, strict=True) if number == UNK)
+        encoding = self._inner.encode(text, add_special_tokens=False)
+        spans = (span for number, span in zip(encoding.ids, encoding.offsets, strict=True) if number == UNK)
         return [text[start:stop].strip() for start, stop in spans]
 
     def show_unknown(self, pieces: Sequence[str], text: str) -> list[str]:
