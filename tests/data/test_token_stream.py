@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sightline.data import store as stores
 from sightline.data.store import Store, StoreSpec, load_or_build_store
-from sightline.data.windows import FullWindows, TokenStream, full_windows, token_stream
+from sightline.data.windows import FullWindows, TokenStream, full_windows
 from sightline.recipe.sources import PlainSource, TsvSource
 from sightline.recipe.tokenizer import CharacterTokenizer
 from sightline.text.tokenizer import END
@@ -32,6 +32,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "_CHUNK", 7)
         return load_or_build_store(StoreSpec(sources, vocabulary, folder, text_only=True), cache=folder / "cache")
+
+
+def token_stream(store: Store) -> np.ndarray:
+    """The documents with their end tokens as one array, for comparison."""
+    _, documents = store.take(np.arange(len(store)))
+    return np.concatenate([[*document, END] for document in documents])
 
 
 def test_token_stream_concatenates_documents(store: Store) -> None:
