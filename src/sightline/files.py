@@ -115,8 +115,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield folder
         for inner, _, names in os.walk(folder):
             for name in names:
-                with (Path(inner) / name).open("r+b") as file:  # Windows does not sync files opened for reading
-                    os.fsync(file.fileno())
+                _sync_file(Path(inner) / name)
             sync_folder(Path(inner))
         old = None
         if path.exists():
@@ -249,6 +248,11 @@ def sync_folder(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _sync_file(path: Path) -> None:
+    with path.open("r+b") as file:  # Windows does not sync files opened for reading
+        os.fsync(file.fileno())
 
 
 def _temporary(path: Path) -> Path:

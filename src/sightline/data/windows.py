@@ -163,6 +163,10 @@ class WindowPlan(EpochPlan):
         if self.carry and (tokens := len(self.full.text(0))) <= 2 * self.rows:
             raise ValueError(f"{tokens} tokens of text are too few for {self.rows} rows; lower training.batches.tokens")
 
+    def text(self, epoch: int) -> TokenStream:
+        """The text of an epoch."""
+        return self.full.text(epoch)
+
     def epoch(self, number: int) -> Sequence[np.ndarray]:
         if self.carry:
             begins, length = self._rows(number)
@@ -178,14 +182,14 @@ class WindowPlan(EpochPlan):
         newest = self._newest
         if newest is None or newest[0] != epoch:
             offset = 0 if epoch == 0 else int(shuffled(self.context, _WINDOWS, self.recipe.seed, epoch)[0])
-            length = len(self.full.text(epoch))
+            length = len(self.text(epoch))
             newest = (epoch, np.unique(np.concatenate([[0], np.arange(offset, length, self.context), [length]])))
             self._newest = newest
         return newest[1]
 
     def _rows(self, epoch: int) -> tuple[np.ndarray, int]:
         """The starts of the rows and their length. The remainder of the division is a different part in each epoch."""
-        length, spare = divmod(len(self.full.text(epoch)) - 1, self.rows)
+        length, spare = divmod(len(self.text(epoch)) - 1, self.rows)
         return 1 + epoch % (spare + 1) + np.arange(self.rows) * length, length
 
     def batch(self, epoch: int, examples: np.ndarray) -> TrainingBatch:
@@ -201,7 +205,7 @@ class WindowPlan(EpochPlan):
         """The tokens of some windows; with carried state, each with the token before it."""
         if self.weighted:
             return self.full.take(epoch, examples)
-        text = self.full.text(epoch)
+        text = self.text(epoch)
         if self.carry:
             begins, length = self._rows(epoch)
             at = int(examples[0] - begins[0]) % length  # of any row
@@ -215,7 +219,7 @@ class WindowPlan(EpochPlan):
             return 0.0  # ignoring the last window
         if self.weighted:
             return 1 - self.rows * self.context / self.shape.tokens
-        return 1 - len(self.full.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
+        return 1 - len(self.text(epoch)) / (self.shape.tokens * len(self.epoch(epoch)))
 
     def texts(self, epoch: int, examples: np.ndarray) -> list[dict[str, str]]:
         before = 1 if self.carry else 0
