@@ -1,12 +1,12 @@
-"""Rules by which a beam search ends, compared with the same weights: quality, search errors and time.
+"""Stopping rules of beam search, compared with the same weights: quality, search errors and time.
 
     python benchmarks/beam_stopping.py runs/m30k:test_2016 runs/cmudict:test runs/sql:test --beams 2 5 10 --json x.json
     python benchmarks/beam_stopping.py runs/m30k:test_2016 --beams 5 --rules count horizon --rounds 15
 
 For each run, test set, beam and rule it prints the first metric of the recipe, the mean score and length of the
 outputs, and in how many sentences the best output scores below that of greedy search under the same length
-normalization: `missed` where the search ended too early, `pruned` where the beginning of the greedy output fell out of
-the beam, which no stopping rule can help. Rules take turns in every round; processor and wall seconds are medians, and
+normalization: `missed` if the search ended too early, `pruned` if a prefix of the greedy output left the beam, which no
+stopping rule can prevent. Rules take turns in every round; processor and wall seconds are medians, and
 ratios to the first rule have 95% intervals (bootstrap of the median over rounds).
 """
 
@@ -63,31 +63,31 @@ class Row:
     wall: list[float] = field(default_factory=list)
 
 
-class Followed:
-    """Whether a beam still has an output in it, live or finished, as far as it searched."""
+class PrefixTracker:
+    """Follow the prefixes of one output through a beam."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
-        self.wanted, self.beginnings, self.lost, self.finished = [*tokens, END], list[list[int]](), False, False
+        self.tokens, self.prefixes, self.lost, self.finished = [*tokens, END], list[list[int]](), False, False
 
     def __call__(self, step: BeamStep) -> None:
         if step.step == 0:
-            self.beginnings, self.lost, self.finished = [[]], False, False
+            self.prefixes, self.lost, self.finished = [[]], False, False
         words, parents = step.words[0].tolist(), step.parents[0].tolist()
         grown = [
-            [*self.beginnings[parent], word] if parent < len(self.beginnings) else [word]
+            [*self.prefixes[parent], word] if parent < len(self.prefixes) else [word]
             for word, parent in zip(words, parents, strict=True)
         ]
         ended = zip(grown, step.finished[0].tolist(), strict=True)
-        self.finished |= any(finished and tokens == self.wanted for tokens, finished in ended)
+        self.finished |= any(finished and tokens == self.tokens for tokens, finished in ended)
         slots = step.slots[0].tolist()
         live = [grown[slot] for slot, alive in zip(slots, step.alive[0].tolist(), strict=True) if alive]
-        self.beginnings = [grown[slot] for slot in slots]
-        self.lost |= not self.finished and self.wanted[: step.step + 1] not in live
+        self.prefixes = [grown[slot] for slot in slots]
+        self.lost |= not self.finished and self.tokens[: step.step + 1] not in live
 
 
 def was_pruned(run: Run, text: str, greedy: Sequence[int], options: Decoding) -> bool:
-    """Whether the beginning of the greedy output fell out of the beam before the search ended."""
-    follow = Followed(greedy)
+    """True if a prefix of the greedy output left the beam before the search ended."""
+    follow = PrefixTracker(greedy)
     run.task.predict([Request(text, options, on_step=follow)])
     return follow.lost
 
@@ -98,7 +98,7 @@ def part_of(test: TestSet, count: int | None) -> TestSet:
 
 
 def timed(run: Run, texts: Sequence[str], options: Decoding) -> tuple[list[Prediction], float, float]:
-    """The best outputs, processor seconds and wall seconds."""
+    """Predict; return the best outputs, processor seconds and wall seconds."""
     cpu, wall = time.process_time(), time.perf_counter()
     found = [guesses[0] for guesses in run.predict_nbest(texts, options)]
     return found, time.process_time() - cpu, time.perf_counter() - wall
@@ -107,7 +107,7 @@ def timed(run: Run, texts: Sequence[str], options: Decoding) -> tuple[list[Predi
 def compare(
     run: Run, test: TestSet, beam: int, rules: Sequence[str], rounds: int, changes: dict[str, Any]
 ) -> list[Row]:
-    """Every rule, in turns."""
+    """Run every rule in turns."""
     texts, metric = test.sources, run.recipe.evaluation.metrics[0]
     greedy, _, _ = timed(run, texts, run.options(beam=1, **changes))
     rows: dict[str, Row] = {}
@@ -140,7 +140,7 @@ def compare(
 
 
 def ratio(ours: Sequence[float], base: Sequence[float]) -> str:
-    """The median of paired ratios, and its 95% interval where there are enough pairs."""
+    """The median of paired ratios, with its 95% interval from five pairs on."""
     pairs = np.asarray(ours) / np.asarray(base)
     if len(pairs) < 5:
         return f"{np.median(pairs):.2f}"
@@ -150,7 +150,7 @@ def ratio(ours: Sequence[float], base: Sequence[float]) -> str:
 
 
 def show(rows: Sequence[Row]) -> None:
-    """One table, in Markdown."""
+    """Print a table in Markdown."""
     first = rows[0]
     print(f"\n{first.run} on {first.on}, {first.sentences:,} sentences, beam {first.beam} ({first.signature})\n")
     print(f"| rule | {first.metric} | missed | pruned | mean score | tokens | CPU s | CPU | wall |")

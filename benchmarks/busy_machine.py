@@ -3,7 +3,7 @@
 python benchmarks/busy_machine.py --spin default own --rounds 15
 python benchmarks/busy_machine.py --spin default own 20000 --rounds 15 --alone
 
-Each training is a process of its own. The time is that of the steps after the first twenty, from metrics.jsonl.
+Each training is a separate process; its time is that of the steps after the first twenty, from metrics.jsonl.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def start(recipe: str, options: list[str], folder: Path, spin: str) -> subproces
 
 
 def seconds(folder: Path) -> float:
-    """How long the steps after the first took."""
+    """The duration of the steps after the first twenty."""
     lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     records = [record for record in map(json.loads, lines) if record["kind"] == "train"]
     found: float = records[-1]["seconds"] - records[0]["seconds"]
@@ -47,7 +47,7 @@ def seconds(folder: Path) -> float:
 
 
 def timed(recipe: str, options: list[str], spin: str, count: int, apart: float = 0.0) -> list[float]:
-    """The seconds of so many trainings at once, each started `apart` seconds after the one before."""
+    """The seconds of `count` simultaneous trainings, each started `apart` seconds after the previous one."""
     with tempfile.TemporaryDirectory() as place:
         folders = [Path(place) / f"run-{number}" for number in range(count)]
         processes = []
@@ -73,7 +73,7 @@ def main() -> None:
     alone: dict[str, list[float]] = {spin: [] for spin in options.spin}
     beside: dict[str, list[float]] = {spin: [] for spin in options.spin}
     for number in range(options.rounds):
-        for spin in options.spin[:: 1 if number % 2 else -1]:  # in turns, so that none is always the first
+        for spin in options.spin[:: 1 if number % 2 else -1]:  # alternate the order
             alone[spin] += timed(options.recipe, options.set, spin, 1)
             if not options.alone:
                 beside[spin] += timed(options.recipe, options.set, spin, 2, options.apart)

@@ -1,8 +1,7 @@
-"""Real text for the benchmarks: read, tokenized once with a joint BPE, kept as flat arrays, cut into batches.
+"""Corpora for the benchmarks, tokenized once with a joint BPE, and their batches.
 
-Every contestant of a benchmark reads the same token ids from the same store, so that what is measured is its
-batching and its model. The corpora are found through the environment variable SIGHTLINE_CORPORA; what is derived
-from them (tokenizers, token ids) is kept in a cache folder (SIGHTLINE_BENCHMARK_CACHE, or the system's temporary one).
+All contestants read the same token ids, so that a benchmark measures batching and model. Corpora are found through
+SIGHTLINE_CORPORA; tokenizers and token ids are cached in SIGHTLINE_BENCHMARK_CACHE or the temporary folder.
 """
 
 from __future__ import annotations
@@ -44,6 +43,11 @@ def cache() -> Path:
     return path
 
 
+def pairs(part: str) -> dict[str, str]:
+    """The German-English text of `part` as a source of a recipe."""
+    return {"kind": "text", "source": f"{part}.de.xz", "target": f"{part}.en.xz"}
+
+
 def read_lines(name: str) -> list[str]:
     """The lines of one xz-compressed file of the corpora, e.g. `multi30k/train.de`."""
     with lzma.open(corpora() / f"{name}.xz", "rt", encoding="utf-8") as file:
@@ -67,7 +71,7 @@ class Store:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
     def padded(self, rows: Array, width: int, *, start: bool, end: bool) -> torch.Tensor:
-        """The sentences `rows` as one (B, width) tensor, padded at the end, with `<s>` and `</s>` where asked for."""
+        """The sentences `rows` as one (B, width) tensor, padded at the end; `start` adds `<s>`, `end` adds `</s>`."""
         lengths = self.lengths[rows]
         out = np.zeros((len(rows), width), dtype=np.int64)
         columns = np.arange(width) - int(start)  # (T,)
@@ -95,7 +99,7 @@ class Corpus:
 
 
 def train_bpe(lines: list[str], vocabulary: int) -> Tokenizer:
-    """A joint byte-pair encoding, cut as Sightline's recipes cut text, so that all contestants see the same tokens."""
+    """Train a joint BPE with the pre-tokenization of Sightline."""
     space = "\u2581"
     tokenizer = Tokenizer(models.BPE(unk_token=SPECIALS[UNKNOWN], fuse_unk=True))
     tokenizer.normalizer = normalizers.Sequence(
@@ -159,7 +163,7 @@ class Batch:
 
 
 def plan(corpus: Corpus, tokens: int, *, multiple: int = 1, real: bool = False) -> list[Array]:
-    """Rows of each batch, with as little padding as sorting gives.
+    """Sort sentences by length into batches with little padding, and return the rows of each.
 
     A batch holds at most `tokens` on its longer side, padding included (or, with `real`, not counted). Sentences are
     sorted by target length in steps of a few tokens, and by source length (up and down in turn) within a step; the
@@ -177,7 +181,7 @@ def plan(corpus: Corpus, tokens: int, *, multiple: int = 1, real: bool = False) 
 
 
 def cut(order: Array, source: Array, target: Array, tokens: int, real: list[Array] | None) -> tuple[list[Array], int]:
-    """Neighbours in `order` as batches of at most `tokens`, and how many cells their padded tensors have in all."""
+    """Cut `order` into batches of at most `tokens`; also the total size of the padded tensors."""
     batches, cells, start, widths, sums = [], 0, 0, (0, 0), (0, 0)
     counted = (source, target) if real is None else tuple(real)
     for position, row in enumerate(order):
@@ -225,7 +229,7 @@ def assemble(corpus: Corpus, rows: Array, width: tuple[int, int] | None = None, 
 
 
 def endless(batches: Sequence[Item], seed: int) -> Iterator[Item]:
-    """The batches in a new random order each epoch, for ever."""
+    """Repeat the batches without end, in a new random order each epoch."""
     generator = np.random.default_rng(seed)
     while True:
         for index in generator.permutation(len(batches)):

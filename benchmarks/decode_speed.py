@@ -2,16 +2,15 @@
 
     SIGHTLINE_CORPORA=... python benchmarks/decode_speed.py RUN --json decode_speed.json
 
-In float32; and rounded, each as it can: Sightline's products in bfloat16, CTranslate2's in int8.
+Matrix products are in float32; Sightline's also in bfloat16 and CTranslate2's in int8.
 
 RUN is the run folder of a post-norm Sightline Transformer for Multi30k de->en (`--train` makes one first). Work:
 the 1,000 sentences of test_2016_flickr, greedy and with a beam of 5, from token ids to token ids. Every contestant
-sorts and batches the way that is best for it (`--scan` tries the choices) and uses all cores. `<pad>` and `<s>` are
-never written, outputs have at most 100 tokens, and length counts as score / length (generate(), CTranslate2) or
-score / ((5 + length) / 6) (Sightline), so that long beams may rank a little differently; `--length-penalty 0` makes
-the searches' meaning the same. generate() and CTranslate2 stop when as many hypotheses as the beam is wide have ended,
-and so does Sightline. The table says how many sentences come out the same, and the BLEU of each.
-How they take turns: race.py.
+sorts and batches as is best for it (`--scan` tries the choices) and uses all cores. `<pad>` and `<s>` are never
+generated, outputs have at most 100 tokens, and scores are divided by the length (generate(), CTranslate2) or by
+(5 + length) / 6 (Sightline), so that beams may rank a little differently; with `--length-penalty 0` the searches are
+the same. All stop when as many hypotheses as the beam is wide have ended. The table has the share of equal outputs, and
+BLEU. Turns: race.py.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ TEST = "multi30k/test_2016_flickr"
 
 @dataclass(frozen=True)
 class Setting:
-    """How one contestant runs."""
+    """The settings of one contestant."""
 
     name: str
     program: str  # sightline, transformers or ctranslate2
@@ -50,12 +49,12 @@ class Setting:
     length_penalty: float = 1.0
     precision: str = "float32"  # of matrix products: Sightline has bf16 too, CTranslate2 int8
     run: str = ""
-    folder: str = ""  # where sources are found, and outputs are left
+    folder: str = ""  # of sources and outputs
     device: str = "cpu"
 
 
 class Decoder:
-    """Decodes all test sentences at each step, and leaves the first outputs in its folder."""
+    """Decode all test sentences in each step, and save the outputs of the first."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -94,13 +93,13 @@ class SightlineDecoder(Decoder):
         from sightline.decoding.engine import decode
         from sightline.decoding.request import make_requests
 
-        request = make_requests(self.sources, scored=False)  # as CTranslate2's are not
+        request = make_requests(self.sources, scored=False)  # CTranslate2 returns no scores either
         found = decode(self.loaded.model, request, self.options, device=self.loaded.device)
         return [hypotheses[0].tokens for hypotheses in found]
 
 
 class TransformersDecoder(Decoder):
-    """generate() on sentences sorted by length; the last batches, of short ones, are the cheapest."""
+    """generate() on batches of sentences sorted by length, longest first."""
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(setting)
@@ -174,11 +173,11 @@ def load_marian(run: str) -> Any:
     return to_marian(load_file(Path(run) / "model.safetensors"), heads)
 
 
-# --- the same work --------------------------------------------------------------------------------------
+# --- preparation ----------------------------------------------------------------------------------------
 
 
 def prepare(run: str, folder: Path) -> tuple[Any, float]:
-    """Sources, vocabulary and the CTranslate2 model in `folder`; the run, and how far Marian's logits are from its."""
+    """Write sources, vocabulary and the CTranslate2 model; return the run and its logit difference to Marian."""
     from sightline.run import Run
 
     loaded = Run.load(run, device="cpu")
@@ -201,22 +200,22 @@ def logit_difference(loaded: Any, model: Any, sources: list[list[int]]) -> float
     options, request = loaded.options(beam=1), make_requests(sources)
     outputs = [found[0].tokens for found in decode(loaded.model, request, options, device="cpu")]
     shortest = min(len(output) for output in outputs)
-    given = pad_tokens([[SPECIALS.index("<s>"), *output[:shortest]] for output in outputs], "cpu")
+    decoder_input = pad_tokens([[SPECIALS.index("<s>"), *output[:shortest]] for output in outputs], "cpu")
     rows = [[*source, SPECIALS.index("</s>")] for source in sources]
-    read = pad_tokens(rows, "cpu")
-    state = loaded.model.begin(loaded.model.encode(read, Padded.of([len(row) for row in rows])))
+    source = pad_tokens(rows, "cpu")
+    state = loaded.model.begin(loaded.model.encode(source, Padded.of([len(row) for row in rows])))
     worst = 0.0
-    for step in range(given.shape[1]):
-        features, state = loaded.model.advance(given[:, step : step + 1], state)
+    for step in range(decoder_input.shape[1]):
+        features, state = loaded.model.advance(decoder_input[:, step : step + 1], state)
         ours = loaded.model.logits(features[:, 0])
-        mask = (read != PAD).long()
-        theirs = model(input_ids=read, attention_mask=mask, decoder_input_ids=given[:, : step + 1])
+        mask = (source != PAD).long()
+        theirs = model(input_ids=source, attention_mask=mask, decoder_input_ids=decoder_input[:, : step + 1])
         worst = max(worst, float((ours - theirs.logits[:, -1])[:, 3:].abs().max()))
     return worst
 
 
 def compare(workers: list[Worker], loaded: Any, folder: Path) -> dict[str, dict[str, float]]:
-    """For each contestant BLEU, the share of sentences that are the first contestant's, and the mean length."""
+    """BLEU, the share of outputs equal to those of the first contestant, and the mean length, by contestant."""
     import sacrebleu
 
     references = [read_lines(f"{TEST}.en")]
@@ -236,7 +235,7 @@ def compare(workers: list[Worker], loaded: Any, folder: Path) -> dict[str, dict[
 
 
 def train_run(run: Path, minutes: float) -> None:
-    """A run to decode with: 3+3 layers, width 256, trained for so many minutes."""
+    """Train a Transformer of 3+3 layers and width 256."""
     import corpus
     from sightline.recipe import Recipe
     from sightline.training.train import train
@@ -249,14 +248,11 @@ def train_run(run: Path, minutes: float) -> None:
         "norm": {"kind": "layer", "place": "post"},
     }
 
-    def files(part: str) -> dict[str, str]:
-        return {"kind": "text", "source": f"{part}.de.xz", "target": f"{part}.en.xz"}
-
     recipe = {
         "data": {
             "folder": str(corpus.corpora() / "multi30k"),
-            "train": [files("train")],
-            "validation": files("val"),
+            "train": [corpus.pairs("train")],
+            "validation": corpus.pairs("val"),
         },
         "tokenizer": {"kind": "bpe", "size": 8_000},
         "model": {"width": 256, "encoder": body, "decoder": body},
@@ -271,26 +267,26 @@ def train_run(run: Path, minutes: float) -> None:
     train(Recipe.model_validate(recipe), out=run)
 
 
-# --- who takes part -------------------------------------------------------------------------------------
+# --- contestants ----------------------------------------------------------------------------------------
 
-GREEDY = [
-    Setting("sightline greedy", "sightline", 1, 8_192),
-    Setting("generate() greedy", "transformers", 1, 128),
-    Setting("CTranslate2 greedy", "ctranslate2", 1, 128, workers=2),
-    Setting("sightline bf16 greedy", "sightline", 1, 8_192, precision="bf16"),
-    Setting("CTranslate2 int8 greedy", "ctranslate2", 1, 128, workers=2, precision="int8"),
-]
-BEAM = [
-    Setting("sightline beam 5", "sightline", 5, 8_192),
-    Setting("generate() beam 5", "transformers", 5, 64),
-    Setting("CTranslate2 beam 5", "ctranslate2", 5, 64, workers=2),
-    Setting("sightline bf16 beam 5", "sightline", 5, 8_192, precision="bf16"),
-    Setting("CTranslate2 int8 beam 5", "ctranslate2", 5, 64, workers=2, precision="int8"),
-]
+
+def contestants(search: str) -> list[Setting]:
+    """All contestants for `greedy` search or a `beam` of 5."""
+    beam, sentences = (1, 128) if search == "greedy" else (5, 64)
+    name = "greedy" if beam == 1 else f"beam {beam}"
+    ours = Setting(f"sightline {name}", "sightline", beam, 8_192)
+    ctranslate2 = Setting(f"CTranslate2 {name}", "ctranslate2", beam, sentences, workers=2)
+    return [
+        ours,
+        Setting(f"generate() {name}", "transformers", beam, sentences),
+        ctranslate2,
+        replace(ours, name=f"sightline bf16 {name}", precision="bf16"),
+        replace(ctranslate2, name=f"CTranslate2 int8 {name}", precision="int8"),
+    ]
 
 
 def candidates(settings: list[Setting]) -> list[Setting]:
-    """Every contestant with every choice that might be best for it."""
+    """Every contestant with several batch sizes and numbers of workers."""
     found: list[Setting] = []
     for one in settings:
         if one.program == "sightline":
@@ -310,7 +306,7 @@ def candidates(settings: list[Setting]) -> list[Setting]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", help="run folder of a post-norm Transformer with tied embeddings")
-    parser.add_argument("--train", type=float, metavar="MINUTES", help="train RUN first, if it is not there")
+    parser.add_argument("--train", type=float, metavar="MINUTES", help="train RUN first, if it does not exist")
     parser.add_argument("--search", choices=("greedy", "beam", "both"), default="both")
     parser.add_argument("--length-penalty", type=float, default=1.0)
     parser.add_argument("--scan", action="store_true", help="try batch sizes and thread layouts")
@@ -321,13 +317,14 @@ def main() -> None:
         train_run(Path(options.run), options.train)
     tables: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
-    for search, settings in (("greedy", GREEDY), ("beam", BEAM)):
+    for search in ("greedy", "beam"):
         if options.search not in (search, "both"):
             continue
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             loaded, difference = prepare(options.run, folder)
             print(f"{search}: logits of Sightline and of the converted Marian differ by at most {difference:.1e}")
+            settings = contestants(search)
             settings = only(candidates(settings) if options.scan else settings, options.only)
             settings = [
                 replace(one, run=options.run, folder=name, length_penalty=options.length_penalty) for one in settings
@@ -337,7 +334,7 @@ def main() -> None:
             quality = compare(workers, loaded, folder)
         for row in found:
             row |= quality[row["setting"]["name"]]
-            del row["setting"]["run"], row["setting"]["folder"]  # places on this machine
+            del row["setting"]["run"], row["setting"]["folder"]  # paths on this machine
         tables[search] = {"logit_difference": difference}
         rows += found
         more = {

@@ -1,9 +1,8 @@
-"""One set of weights in three programs: Sightline's Transformer as a MarianMTModel and as a CTranslate2 model.
+"""Convert Sightline's Transformer to a MarianMTModel and to a CTranslate2 model.
 
-Marian is a post-norm Transformer with ReLU, sinusoidal positions, scaled and tied embeddings; so is what Sightline
-trains with `norm.place: post`. What differs is put right here: Sightline's sinusoids are interleaved (its table is
-copied over Marian's), queries, keys and values come from one matrix (cut in three), and the output layer has a bias
-(Marian's final_logits_bias).
+Marian is a post-norm Transformer with ReLU, sinusoidal positions, scaled and tied embeddings, as Sightline trains with
+`norm.place: post`. Three differences are converted: Sightline's sinusoids are interleaved (its table is copied),
+queries, keys and values are one matrix (split in three), and the output layer has a bias (Marian's final_logits_bias).
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Weights = Mapping[str, Tensor]
 
 
 def sinusoids(longest: int, width: int) -> Tensor:
-    """(T, D): sin and cos in turn."""
+    """(T, D): sin and cos interleaved."""
     rates = torch.exp(torch.arange(0, width, 2) * (-math.log(10_000.0) / width))
     angles = torch.arange(longest)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -40,7 +39,7 @@ def size_of(weights: Weights, heads: int, longest: int) -> Size:
 def to_marian(weights: Weights, heads: int, longest: int = 512) -> Any:
     """Sightline's post-norm Transformer (tie: all) as a MarianMTModel that computes the same logits.
 
-    `<pad>` and `<s>` get a bias of -1e4, so that generation never writes them, at no cost.
+    `<pad>` and `<s>` get a bias of -1e4, so that they are never generated.
     """
     if any(name.startswith("copying.") for name in weights):
         raise ValueError(

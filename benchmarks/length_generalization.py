@@ -1,9 +1,8 @@
-"""How far each kind of positions carries past the lengths it was trained on: copying and reversing letters.
+"""Length generalization of each kind of positions: copying and reversing letters.
 
-Trains the recipe lengths/transformer (1 to 40 letters) once for each kind of positions, task and seed, as a sweep of
-separate processes; tests each on up to 160 letters, greedily; writes all scores as JSON and draws them. The same
-command again goes on where it was stopped. A model with learned positions has none past its table: what
-`sightline evaluate` says about longer sequences is kept as its result there.
+Trains the recipe lengths/transformer (1 to 40 letters) for each kind of positions, task and seed, as a sweep; tests
+each greedily on up to 160 letters; writes all scores as JSON and draws them. Repeating the command resumes it. Learned
+positions end with their table: for longer sequences the error of `sightline evaluate` is recorded.
 
     python benchmarks/length_generalization.py --jobs 14 --minutes 1.5 --device cuda --out runs/lengths \\
         --json docs/measurements/length_generalization.json --figure docs/length-generalization.png
@@ -16,7 +15,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import sys
 import time
 from collections.abc import Iterator
@@ -27,6 +25,7 @@ from typing import Any
 
 import torch
 
+from measuring import machine
 from sightline.files import write_atomically
 from sightline.recipe.loading import load_recipe
 from sightline.run import Run
@@ -39,7 +38,7 @@ LEARNED = 42  # positions of a learned table: 40 letters, a mark, and one to spa
 EVERY = 1_000  # steps between validations, which decode
 METRICS = {"exact": "sequences all right (%)", "wer": "symbol error rate (%)"}
 
-# Okabe & Ito (2008), as in plots/comparison.py; each line has a marker of its own besides.
+# Okabe & Ito (2008), as in plots/comparison.py.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#1f2933")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, GRID = "#1f2933", "#dfe4ea"
@@ -47,7 +46,7 @@ INK, GRID = "#1f2933", "#dfe4ea"
 
 @dataclass(frozen=True)
 class Trained:
-    """A run of the sweep, and where it is to be tested."""
+    """A trained run of the sweep, and how to test it."""
 
     change: str
     kind: str
@@ -65,11 +64,11 @@ class Trained:
 
 
 def variant(change: str, kind: str, seed: int) -> dict[str, Any]:
-    """What one run changes in the recipe."""
+    """The overrides of one run."""
     tests = load_recipe(RECIPE).data.tests
     found: dict[str, Any] = {"name": f"{change}-{kind}-{seed}", "seed": seed}
     for source in ("train.0", "validation", *(f"tests.{name}" for name in tests)):
-        found[f"data.{source}.change"] = change
+        found[f"data.{source}.operation"] = change
     for side in ("encoder", "decoder"):
         found[f"model.{side}.positions.kind"] = kind
         if kind == "learned":
@@ -78,28 +77,30 @@ def variant(change: str, kind: str, seed: int) -> dict[str, Any]:
 
 
 def train_all(options: argparse.Namespace) -> list[Trained]:
-    """Every run, trained; one that failed is told and left out."""
-    wanted = {
+    """Train all runs; failed ones are reported and left out."""
+    variants = {
         f"{change}-{kind}-{seed}": (change, kind, seed)
         for seed in options.seeds
         for change in options.changes
         for kind in options.kinds
     }
     settings = [f"training.device={options.device}", "training.samples=0", f"training.validate_every={EVERY}"]
-    settings.append("training.compile=false")  # so small a step is compiled longer than it is trained
+    settings.append("training.compile=false")  # compiling takes longer than training so small a model
     if options.steps is not None:
         settings.append(f"training.limits.steps={options.steps}")
     if options.minutes is not None:
         settings.append(f"training.limits.minutes={options.minutes}")
-    planned = plan.plan_sweep(RECIPE, settings, variants=[variant(*each) for each in wanted.values()], out=options.out)
+    planned = plan.plan_sweep(
+        RECIPE, settings, variants=[variant(*each) for each in variants.values()], out=options.out
+    )
     names = {run.folder: run.name for run in planned.runs}
     found = sweep.run_sweep(planned, jobs=options.jobs, compare=None)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = max(1, cores // options.jobs)
     return [
-        Trained(*wanted[names[folder]], folder, options.device, threads)
+        Trained(*variants[names[folder]], folder, options.device, threads)
         for folder in found.finished
-        if names.get(folder) in wanted
+        if names.get(folder) in variants
     ]
 
 
@@ -107,7 +108,7 @@ def train_all(options: argparse.Namespace) -> list[Trained]:
 
 
 def test(trained: Trained) -> dict[str, Any]:
-    """The scores of a run at every length; where it cannot answer, why not."""
+    """The scores of a run at every length, or the error."""
     torch.set_num_threads(trained.threads)
     start = time.monotonic()
     run = Run.load(trained.folder, device=trained.device)
@@ -130,7 +131,7 @@ def _tested(run: Run, name: str) -> dict[str, Any]:
     where = {"on": name, "lengths": [fewest, most]}
     try:
         report = run.evaluate(name)
-    except ValueError as error:  # a table of positions has an end
+    except ValueError as error:  # longer than a table of learned positions
         return where | {"error": str(error)}
     scores = {
         key: {"value": score.value, "low": score.low, "high": score.high, "signature": score.signature}
@@ -140,11 +141,11 @@ def _tested(run: Run, name: str) -> dict[str, Any]:
 
 
 def test_all(runs: list[Trained], jobs: int) -> Iterator[dict[str, Any]]:
-    """Several runs at once, each told as it comes."""
+    """Test several runs in parallel and print each result."""
     with multiprocessing.get_context("spawn").Pool(min(jobs, len(runs)), maxtasksperchild=1) as pool:
         for number, row in enumerate(pool.imap_unordered(test, runs), 1):
-            told = f"[{number}/{len(runs)}] {row['change']:7} {row['positions']:10} seed {row['seed']}"
-            print(f"{told}  {row['steps']:6,} steps  exact: {_line(row, 'exact')}", flush=True)
+            line = f"[{number}/{len(runs)}] {row['change']:7} {row['positions']:10} seed {row['seed']}"
+            print(f"{line}  {row['steps']:6,} steps  exact: {_line(row, 'exact')}", flush=True)
             yield row
 
 
@@ -156,7 +157,7 @@ def _line(row: dict[str, Any], metric: str) -> str:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    """Means over the seeds, in Markdown: all right, and below it symbols wrong."""
+    """Means over the seeds of both metrics, as Markdown tables."""
     lengths = [test["lengths"][1] for test in rows[0]["tests"]]
     lines = []
     for metric, title in METRICS.items():
@@ -182,7 +183,7 @@ def _means(rows: list[dict[str, Any]], change: str, kind: str, metric: str) -> I
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Tasks side by side; above how many are all right, below how many symbols are wrong."""
+    """One column per task: exact matches above, symbol error rates below."""
     from sightline.plots.figures import around_curves, drawing, new_figure, write_figure
 
     rows = result["rows"]
@@ -207,7 +208,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def _panel(axes: Any, result: dict[str, Any], change: str, metric: str, kinds: list[str]) -> None:
-    """Lines that lie on each other are set a little apart; more than 100% wrong is drawn at 100%."""
+    """Lines are shifted a little so that none hides another; values are cut at 100%."""
     for number, kind in enumerate(kinds):
         points = list(_means(result["rows"], change, kind, metric))
         aside = 1.2 * (number - (len(kinds) - 1) / 2)
@@ -230,8 +231,8 @@ def _panel(axes: Any, result: dict[str, Any], change: str, metric: str, kinds: l
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, help="instead of the recipe's")
-    parser.add_argument("--minutes", type=float, help="most minutes of training for a run")
-    parser.add_argument("--jobs", type=int, default=1, help="how many train, and are tested, at once")
+    parser.add_argument("--minutes", type=float, help="maximum minutes of training for a run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs trained or tested in parallel")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--kinds", type=_list_of(KINDS), default=KINDS)
     parser.add_argument("--changes", type=_list_of(CHANGES), default=CHANGES)
@@ -239,27 +240,24 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/lengths"), help="folder of the runs")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
-    parser.add_argument("--draw", type=Path, metavar="JSON", help="train nothing: draw this earlier result")
+    parser.add_argument("--draw", type=Path, metavar="JSON", help="draw an earlier result instead of training")
     options = parser.parse_args()
     result = measure(options) if options.draw is None else json.loads(options.draw.read_text())
     print(table(result["rows"]))
     if options.figure is not None:
         try:
             draw(result, options.figure)
-        except ModuleNotFoundError as error:  # the numbers are safe; draw them elsewhere
+        except ModuleNotFoundError as error:  # the JSON is written; it can be drawn elsewhere
             print(f"no figure ({error}); draw it with --draw and the JSON file", file=sys.stderr)
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Train, test, and write down."""
+    """Train, test and record."""
     runs = train_all(options)
     if not runs:
-        raise SystemExit("no training came to its end; the logs say why")
-    machine = {"torch": torch.__version__, "python": platform.python_version()}
-    if options.device != "cpu" and torch.cuda.is_available():
-        machine["cuda"] = torch.cuda.get_device_name()
+        raise SystemExit("no training finished; see the logs")
     result: dict[str, Any] = {
-        "machine": machine,
+        "machine": machine(),
         "benchmark": "length_generalization",
         "recipe": RECIPE,
         "trained_on": list(load_recipe(RECIPE).data.train[0].lengths),  # type: ignore[union-attr]
@@ -270,7 +268,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for row in test_all(runs, options.jobs):
         result["rows"].append(row)
         result["rows"].sort(key=lambda row: order.index((row["change"], row["positions"], row["seed"])))
-        if options.json is not None:  # after each, so that what is known is kept if the rest takes too long
+        if options.json is not None:  # after each, so that results survive an interruption
             write_atomically(options.json, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return result
 

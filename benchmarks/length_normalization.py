@@ -2,7 +2,7 @@
 
     python benchmarks/length_normalization.py runs/m30k:validation runs/cmudict:validation runs/tatoeba:validation
 
-For each run it prints the metrics of its recipe and the length of the outputs against that of the references, beam 5.
+For each run it prints the metrics of its recipe and the ratio of output to reference length, with beam 5.
 """
 
 from __future__ import annotations

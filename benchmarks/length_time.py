@@ -1,10 +1,8 @@
 """Time per sentence against its length: recurrent and self-attentive translators on random tokens.
 
-Per layer, recurrent models take O(n · d²) in n steps that wait for one another, self-attention O(n² · d) in one
-(Vaswani et al. 2017, table 1). All have the same width; reading is the encoder, writing is one token after the other as
-a search does it (greedy, what follows does not matter), a training step is forward and backward. Rounds are
-interleaved, medians are drawn with the fastest and slowest round around them. Where others use the machine,
-`--clock cpu` counts processor time alone.
+Per layer, recurrent models take O(n · d²) in n sequential steps, self-attention O(n² · d) in one (Vaswani et al. 2017,
+table 1). All have the same width; decoding is greedy, and a training step is forward and backward. Rounds are
+interleaved; the figure shows medians with the fastest and slowest round. On a busy machine use `--clock cpu`.
 
     python benchmarks/length_time.py --json docs/measurements/length_time.json --figure docs/length-time.png
 """
@@ -12,8 +10,6 @@ interleaved, medians are drawn with the fastest and slowest round around them. W
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +20,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from measuring import machine, seconds_of, write_json
 from sightline.layers.layout import Padded
 from sightline.models.seq2seq import Seq2Seq
 from sightline.plots.lines import Panel, Series, draw_lines
@@ -42,7 +39,7 @@ WORKS: dict[Work, str] = {
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a sentence of one length took: the median, the fastest and the slowest of some rounds."""
+    """Seconds for a sentence of one length: median, fastest and slowest round."""
 
     model: str
     work: Work
@@ -64,9 +61,8 @@ def time_lengths(
 ) -> list[Timing]:
     """Time translators on random tokens, as many written as read.
 
-    Rounds are interleaved: each times every model at every length once, so that what else the machine does falls on all
-    alike. A first round warms up and is not counted. On a machine that others use, `clock=time.process_time` with one
-    thread counts only the time that the processor gave to this work.
+    Each round times every model at every length once, so that other load affects all equally. The first round warms up.
+    On a busy machine, `clock=time.process_time` with one thread counts only the time of this process.
     """
     found: dict[tuple[str, Work, int], list[float]] = {}
     for number in range(rounds + 1):
@@ -74,7 +70,7 @@ def time_lengths(
             for name, model in models.items():
                 for work in works:
                     doing = _work(model, work, length, vocabulary, batch)
-                    seconds = _timed(doing, _device(model), clock) / batch
+                    seconds = seconds_of(doing, _device(model), clock) / batch
                     if number:
                         found.setdefault((name, work, length), []).append(seconds)
     return [Timing(*key, statistics.median(each), min(each), max(each)) for key, each in found.items()]
@@ -85,47 +81,37 @@ def _device(model: Any) -> torch.device:
     return device
 
 
-def _timed(work: Callable[[], None], device: torch.device, clock: Callable[[], float]) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = clock()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - start
-
-
 def _work(model: Any, work: Work, length: int, vocabulary: int, batch: int) -> Callable[[], None]:
     device = _device(model)
     tokens = torch.randint(len(SPECIALS), vocabulary, (batch, length), device=device)
     layout = Padded.of([length] * batch, device)
-    given = torch.cat([torch.full((batch, 1), START, device=device), tokens[:, :-1]], dim=1)
+    decoder_input = torch.cat([torch.full((batch, 1), START, device=device), tokens[:, :-1]], dim=1)
     doing = {"encode": _encode, "decode": _decode, "train": _train}[work]
-    return lambda: doing(model, tokens, layout, given)
+    return lambda: doing(model, tokens, layout, decoder_input)
 
 
 @torch.inference_mode()
-def _encode(model: Any, tokens: Tensor, layout: Padded, given: Tensor) -> None:
+def _encode(model: Any, tokens: Tensor, layout: Padded, decoder_input: Tensor) -> None:
     model.eval().encode(tokens, layout)
 
 
 @torch.inference_mode()
-def _decode(model: Any, tokens: Tensor, layout: Padded, given: Tensor) -> None:
-    """One token after the other, with what a search would keep; which tokens follow does not change the time."""
+def _decode(model: Any, tokens: Tensor, layout: Padded, decoder_input: Tensor) -> None:
+    """Decode step by step with a cache; which tokens follow does not change the time."""
     state = model.eval().begin(model.encode(tokens, layout))
-    for t in range(given.shape[1]):
-        features, state = model.advance(given[:, t : t + 1], state)
+    for t in range(decoder_input.shape[1]):
+        features, state = model.advance(decoder_input[:, t : t + 1], state)
         model.logits(features)
 
 
-def _train(model: Any, tokens: Tensor, layout: Padded, given: Tensor) -> None:
+def _train(model: Any, tokens: Tensor, layout: Padded, decoder_input: Tensor) -> None:
     model.train().zero_grad(set_to_none=True)
-    features = model(tokens, layout, given, layout)
+    features = model(tokens, layout, decoder_input, layout)
     torch.nn.functional.cross_entropy(model.logits(features).flatten(0, 1), tokens.flatten()).backward()
 
 
 def draw_timings(timings: Sequence[Timing], path: Path, *, title: str | None = None) -> None:
-    """A panel for each work; both scales logarithmic, so that a slope is a power of the length."""
+    """One panel per kind of work; on logarithmic scales a slope is a power of the length."""
     names = list(dict.fromkeys(timing.model for timing in timings))
     panels = []
     for work in dict.fromkeys(timing.work for timing in timings):
@@ -159,7 +145,7 @@ def main() -> None:
     parser.add_argument("--lengths", type=int, nargs="+", default=[8, 16, 32, 64, 128, 256, 512])
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=1, help="sentences at once; times are for each of them")
+    parser.add_argument("--batch", type=int, default=1, help="sentences at once; times are per sentence")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: processor time; take it with one thread")
@@ -181,12 +167,10 @@ def main() -> None:
         for length in options.lengths:
             own = {t.model: t.seconds * 1000 for t in timings if (t.work, t.length) == (work, length)}
             print(f"{length:8d}" + "".join(f"{own[name]:20.2f}" for name in models))
-    if options.json is not None:
-        machine = {"device": options.device, "threads": options.threads, "processor": platform.processor()}
-        setting = {key: getattr(options, key) for key in ("width", "layers", "batch", "rounds", "clock")}
-        record = {"torch": torch.__version__, **machine, **setting, "timings": [asdict(timing) for timing in timings]}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    setting = {
+        key: getattr(options, key) for key in ("device", "threads", "width", "layers", "batch", "rounds", "clock")
+    }
+    write_json(options.json, machine() | setting | {"timings": [asdict(timing) for timing in timings]})
     if options.figure is not None:
         how = "" if options.clock == "wall" else " (processor time)"
         title = f"Time per sentence, width {options.width}, {options.device}{how}"

@@ -1,10 +1,10 @@
-"""What a training step over long sequences takes: time and memory against the length, for each way to attend.
+"""Time and memory of a training step against the sequence length, for each kind of attention.
 
 A stack of Transformer decoder layers over one sequence of random vectors, forward and backward: full attention with the
 explicit kernel and with the fused one, local attention in blocks, memory-compressed attention, and both in turns (DMCA;
-Liu et al. 2018). Memory is what the allocator had given out at its peak beyond parameters, their gradients and the
-input: on CUDA max_memory_allocated, on a CPU as torch.profiler counts it. What does not fit is written down as such.
-Slopes are of the longest three lengths on logarithmic scales: 1 is linear, 2 is quadratic.
+Liu et al. 2018). Memory is the peak of allocations beyond parameters, their gradients and the input: on CUDA
+max_memory_allocated, on a CPU from torch.profiler. Points that do not fit into memory are marked. Slopes are of the
+longest three lengths on logarithmic scales: 1 is linear, 2 is quadratic.
 
     python benchmarks/long_attention.py --json docs/measurements/long_attention.json --figure docs/long-attention.png
 """
@@ -15,20 +15,17 @@ import argparse
 import contextlib
 import gc
 import json
-import platform
 import resource
 import statistics
-import time
 from dataclasses import asdict, dataclass
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
+from measuring import machine, peak_bytes, seconds_of, write_json
 from sightline.layers.layout import Packed
 from sightline.layers.multi_head import MultiHeadAttention
 from sightline.models.gradient_checkpointing import enable_gradient_checkpointing
@@ -43,7 +40,7 @@ NAMES = {"full": "full, explicit", "fused": "full, fused", "local": "local", "co
 
 @dataclass(frozen=True)
 class Setting:
-    """What is the same for every point."""
+    """The settings of all points."""
 
     device: str
     width: int
@@ -60,7 +57,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Point:
-    """One measurement; None where it did not fit into the memory."""
+    """One measurement; None if it did not fit into memory."""
 
     kind: str
     length: int
@@ -76,7 +73,7 @@ class Point:
 
 
 def spans(kind: str, setting: Setting) -> list[dict[str, Any]]:
-    """Those of the layers, in turns."""
+    """The attention pattern of the layers."""
     local = {"kind": "local", "block": setting.block, "look_back": setting.look_back}
     compressed = {"kind": "compressed", "kernel": setting.stride, "stride": setting.stride}
     return {"full": [FULL], "fused": [FULL], "local": [local], "compressed": [compressed]}.get(
@@ -85,7 +82,7 @@ def spans(kind: str, setting: Setting) -> list[dict[str, Any]]:
 
 
 class Work:
-    """A step of one stack over one sequence."""
+    """A training step of one stack over one sequence."""
 
     def __init__(self, kind: str, length: int, setting: Setting) -> None:
         torch.manual_seed(1)
@@ -104,7 +101,7 @@ class Work:
             enable_gradient_checkpointing(self.decoder)
         for module in self.decoder.modules():
             if kind == "full" and isinstance(module, MultiHeadAttention):
-                module.score.fused_scale = None  # what has no scale to be fused with is computed as the formula stands
+                module.score.fused_scale = None  # forces the explicit kernel
         self.layout = Packed.of([length], self.device)
         self.x = torch.randn(length, setting.width, device=self.device)
         for parameter in self.decoder.parameters():
@@ -118,43 +115,20 @@ class Work:
             loss = features.float().square().mean()
         loss.backward()
 
-    def timed(self) -> float:
-        """Seconds; on a CPU of processor time, which other programs change little."""
-        clock = time.perf_counter if self.device.type == "cuda" else time.process_time
-        start = clock()
-        self.step()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-        return clock() - start
-
-    def peak(self) -> int:
-        """The most bytes allocated at once during a step, beyond what was there before."""
-        if self.device.type == "cuda":
-            before = torch.cuda.memory_allocated(self.device)
-            torch.cuda.reset_peak_memory_stats(self.device)
-            self.step()
-            torch.cuda.synchronize(self.device)  # or the next round would be timed with what is left of this step
-            return int(torch.cuda.max_memory_allocated(self.device)) - before
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-            self.step()
-        assert found.profiler is not None
-        events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-        return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
-
 
 def measure(kind: str, length: int, setting: Setting) -> Point:
-    """A point, or that it does not fit."""
+    """Measure a point, or record that it does not fit into memory."""
     try:
         work = Work(kind, length, setting)
-        work.timed()  # the first step is slower, and where memory is missing this is where it shows
-        peak, rounds = work.peak(), [work.timed()]
+        seconds_of(work.step, work.device)  # warm-up
+        peak, rounds = peak_bytes(work.step, work.device), [seconds_of(work.step, work.device)]
         while len(rounds) < setting.rounds and sum(rounds) < setting.seconds:
-            rounds.append(work.timed())
+            rounds.append(seconds_of(work.step, work.device))
         return Point(kind, length, statistics.median(rounds), min(rounds), max(rounds), peak, len(rounds))
     except (torch.OutOfMemoryError, MemoryError):
         return Point(kind, length)
     except RuntimeError as error:
-        if "allocate memory" not in str(error):  # how PyTorch says it on a CPU
+        if "allocate memory" not in str(error):  # the error of PyTorch on a CPU
             raise
         return Point(kind, length)
     finally:
@@ -164,7 +138,7 @@ def measure(kind: str, length: int, setting: Setting) -> Point:
 
 
 def slope(points: list[Point], what: str, last: int = 3) -> float | None:
-    """The power of the length with which it grows at the end."""
+    """The exponent of growth over the last lengths."""
     found = [(point.length, getattr(point, what)) for point in points if not point.out_of_memory][-last:]
     if len(found) < 2:
         return None
@@ -216,16 +190,6 @@ def draw(points: list[Point], kinds: list[str], setting: Setting, path: Path) ->
     draw_lines(panels, path, title=title)
 
 
-def processor(device: str) -> str:
-    """What it ran on."""
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
-
-
 def parse() -> argparse.Namespace:
     cuda = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -241,9 +205,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--stride", type=int, default=3)
     parser.add_argument("--recompute", action="store_true", help="training.gradient_checkpointing")
     parser.add_argument("--rounds", type=int, default=5, help="most rounds of a point")
-    parser.add_argument("--seconds", type=float, default=1.0, help="after so many no further round is begun")
+    parser.add_argument("--seconds", type=float, default=1.0, help="start no further round after this many")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--limit-gib", type=float, default=12, help="on a CPU: what is more counts as out of memory")
+    parser.add_argument("--limit-gib", type=float, default=12, help="on a CPU: more counts as out of memory")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--draw", type=Path, metavar="JSON", help="measure nothing: draw this earlier result")
@@ -275,7 +239,7 @@ def main() -> None:
         recompute=options.recompute,
     )
     torch.set_num_threads(options.threads)
-    if not cuda:  # so that what does not fit fails here, and not the whole machine
+    if not cuda:  # a point that does not fit must not exhaust the machine
         resource.setrlimit(resource.RLIMIT_AS, (int(options.limit_gib * 2**30),) * 2)
     points = []
     for kind in options.kinds:
@@ -287,19 +251,13 @@ def main() -> None:
             print(f"{NAMES[kind]:15} {length:6,} tokens: {cost}", flush=True)
     print(f"\n{table(points, options.kinds)}")
     if options.json is not None:
-        machine = {
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "processor": processor(setting.device),
-        }
         slopes = {
             kind: {what: slope(of_kind(points, kind), what) for what in ("seconds", "peak_bytes")}
             for kind in options.kinds
         }
         rows = [asdict(point) | {"out_of_memory": point.out_of_memory} for point in points]
-        content = {"machine": machine, "benchmark": "long_attention", "setting": asdict(setting)}
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(content | {"slopes": slopes, "rows": rows}, indent=1) + "\n")
+        content = {"machine": machine(), "benchmark": "long_attention", "setting": asdict(setting)}
+        write_json(options.json, content | {"slopes": slopes, "rows": rows})
     if options.figure is not None:
         draw(points, options.kinds, setting, options.figure)
 

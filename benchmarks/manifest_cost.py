@@ -1,4 +1,4 @@
-"""What checking manifest.json costs when a run is loaded: load times with and without, in turns.
+"""The cost of checking manifest.json when a run is loaded: load times with and without, interleaved.
 
 python benchmarks/manifest_cost.py runs/big --rounds 9
 """
@@ -17,7 +17,7 @@ from sightline.run import Run
 
 
 def unchecked(run: Path, name: str = "") -> Future[None]:
-    """In the place of `verified_later`: nothing is read."""
+    """Replaces `verified_later`; reads nothing."""
     done: Future[None] = Future()
     done.set_result(None)
     return done

@@ -1,7 +1,7 @@
-"""The models Sightline is measured against, built to the same sizes: MarianMTModel and torch.nn.Transformer.
+"""The models Sightline is compared with, in the same sizes: MarianMTModel and torch.nn.Transformer.
 
-Each is used the way an expert would use it without touching its code: fused attention, no dropout where the other
-contestants have none, the output layer only where there is a label, fused cross entropy.
+Each is used as an expert would without changing its code: fused attention, the same dropout, the output layer only for
+real labels, fused cross entropy.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def smoothed_loss(features: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
 def marian(size: Size, *, training: bool = True) -> Any:
     """transformers' MarianMTModel with fused attention, tied embeddings, ReLU and dropout on the residuals.
 
-    The attention is transformers' own "sdpa" under another name: for names it does not know, transformers makes no
-    masks of its own. They would break a compiled graph, and hide from the kernel that the decoder is simply causal.
+    The attention is transformers' "sdpa" under another name: transformers builds no masks for unknown names. Its masks
+    would break a compiled graph and hide from the kernel that the decoder is causal.
     """
     from transformers import AttentionInterface, MarianConfig, MarianMTModel
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -81,10 +81,9 @@ def marian(size: Size, *, training: bool = True) -> Any:
 class MarianStep(nn.Module):
     """Marian's loss on one batch.
 
-    In training mode Marian's stacks draw a random number before each layer (LayerDrop, not used here), on which a
-    compiled graph breaks in pieces. So the stacks, not their layers, are told they are not training, and the one thing
-    they do then leave out, dropout on the embeddings, is done by a hook. `everywhere` computes logits for padding too
-    (static shapes, for torch.compile); otherwise only where a label is.
+    In training mode Marian's stacks draw a random number before each layer (LayerDrop, unused here), which breaks a
+    compiled graph. So the stacks, not their layers, are set to evaluation mode, and a hook applies the dropout on the
+    embeddings. `everywhere` computes logits for padding too (static shapes, for torch.compile).
     """
 
     def __init__(self, size: Size, *, everywhere: bool = False) -> None:
@@ -101,7 +100,7 @@ class MarianStep(nn.Module):
 
     def forward(self, source: Tensor, inputs: Tensor, labels: Tensor, padded: bool = True) -> Tensor:
         """Loss of source (B, S), inputs (B, T), labels (B, T)."""
-        mask = (source != PAD)[:, None, None, :] if padded else None  # padding stands at the end: the target needs none
+        mask = (source != PAD)[:, None, None, :] if padded else None  # the causal target needs none
         features = self.model.model(
             input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False
         ).last_hidden_state
@@ -116,7 +115,7 @@ def _drop_first(probability: float) -> Callable[[nn.Module, tuple[Any, ...]], tu
 
 
 class TorchTransformer(nn.Module):
-    """torch.nn.Transformer with what it leaves to its users: tied embeddings and sinusoidal positions."""
+    """torch.nn.Transformer with tied embeddings and sinusoidal positions."""
 
     positions: Tensor
 
@@ -136,7 +135,7 @@ class TorchTransformer(nn.Module):
         )
         self.dropout = nn.Dropout(size.dropout)
         self.scale = math.sqrt(size.width)
-        for module in self.body.modules():  # the others drop neither attention weights nor inner activations
+        for module in self.body.modules():  # as in the other contestants
             if isinstance(module, nn.MultiheadAttention):
                 module.dropout = 0.0
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
@@ -153,7 +152,7 @@ class TorchTransformer(nn.Module):
 
     def forward(self, source: Tensor, inputs: Tensor, padded: bool = True) -> Tensor:
         """Features (B, T, D)."""
-        mask = (source == PAD) if padded else None  # padding stands at the end: the target needs no mask
+        mask = (source == PAD) if padded else None  # the causal target needs none
         width = inputs.shape[1]
         return self.body(
             self.embed(source),

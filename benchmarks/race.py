@@ -1,8 +1,8 @@
-"""Contestants take turns on one machine: each in a process of its own, only one running at a time.
+"""Run contestants in turns on one machine, each in its own process and only one at a time.
 
-A process of its own, so that none inherits another's memory, threads or settings. Turns are short and go round
-(A, B, C, A, B, C, ...), so that whatever else the machine is doing hits all alike; a turn during which other programs
-were busy is taken again. What is reported is medians over the rounds.
+Separate processes do not share memory, threads or settings. Turns are short and interleaved (A, B, C, A, B, C, ...), so
+that other load affects all contestants equally; turns during which other programs were busy are repeated. Results are
+medians over the rounds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import json
 import multiprocessing
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,9 +22,11 @@ from typing import Any, Protocol
 
 import torch
 
+from measuring import machine, write_json
+
 
 class Setting(Protocol):
-    """How one contestant runs; a dataclass that can be sent to its process."""
+    """The settings of one contestant: a dataclass that can be pickled."""
 
     @property
     def name(self) -> str: ...
@@ -37,7 +37,7 @@ class Setting(Protocol):
 
 
 class Contestant(Protocol):
-    """Works for ever in steps; `after_step` hears of the units of work of each and ends it all by raising."""
+    """Repeat steps without end; `after_step`, called with the units of work of each, raises to stop."""
 
     def run(self, after_step: Callable[[int], None]) -> None: ...
 
@@ -48,12 +48,12 @@ class Finished(Exception):
 
 @dataclass(frozen=True)
 class Turn:
-    """What one contestant did in one turn."""
+    """One turn of one contestant."""
 
     units: int
     steps: int
     seconds: float
-    others: float  # cores that other programs kept busy meanwhile
+    others: float  # cores used by other programs
 
     @property
     def rate(self) -> float:
@@ -61,7 +61,7 @@ class Turn:
 
 
 def busy_seconds() -> float:
-    """Processor seconds all programs have used since the machine started (0 where that cannot be known)."""
+    """Processor seconds of all programs since the machine started (0 if unknown)."""
     try:
         fields = [int(number) for number in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     except OSError:
@@ -70,7 +70,7 @@ def busy_seconds() -> float:
 
 
 def keep_memory() -> None:
-    """glibc: serve large tensors from the heap and never give it back, so that a step does not fault its pages anew."""
+    """Tell glibc to keep freed memory, which saves page faults."""
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         libc.mallopt(-4, 0)  # M_MMAP_MAX
@@ -78,7 +78,7 @@ def keep_memory() -> None:
 
 
 def work(build: Callable[[Any], Contestant], setting: Setting, threads: int, pipe: Connection) -> None:
-    """A contestant's process: waits for its turn, works for so many seconds, reports, waits again."""
+    """The process of a contestant: wait for a turn, work for its seconds, report, repeat."""
     torch.set_num_threads(threads)
     if setting.keep_memory:
         keep_memory()
@@ -116,7 +116,7 @@ def work(build: Callable[[Any], Contestant], setting: Setting, threads: int, pip
 
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
-    """Processes started inside have these variables too."""
+    """Add environment variables to the processes started inside."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -131,7 +131,7 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 @dataclass
 class Worker:
-    """The parent's end of a contestant."""
+    """A contestant as the parent process sees it."""
 
     setting: Any
     process: multiprocessing.process.BaseProcess
@@ -149,11 +149,11 @@ class Worker:
         return Worker(setting, process, here)
 
     def begin(self, seconds: float) -> None:
-        """Let it work for so long (at least one step)."""
+        """Start a turn of this length (at least one step)."""
         self.pipe.send(seconds)
 
     def end(self) -> Turn:
-        """What it did."""
+        """Wait for the result of the turn."""
         try:
             answer = self.pipe.recv()
         except EOFError:
@@ -164,7 +164,7 @@ class Worker:
         return answer
 
     def quiet_turn(self, options: argparse.Namespace) -> Turn:
-        """The same, again while others disturb it, and while there is patience left."""
+        """Run turns until other programs are quiet or `options.patience` is used up."""
         while True:
             self.begin(options.seconds)
             turn = self.end()
@@ -173,7 +173,7 @@ class Worker:
             options.patience -= 1
 
     def stop(self) -> None:
-        """Let it go home."""
+        """End the process."""
         with contextlib.suppress(OSError):
             self.pipe.send(-1.0)
         self.process.join(timeout=20)
@@ -187,9 +187,9 @@ def race(
     options: argparse.Namespace,
     after_round: Callable[[Sequence[Worker]], None] = lambda workers: None,
 ) -> list[Worker]:
-    """All contestants in turns; their workers hold what they did. Those that fail are out."""
+    """Run all contestants in turns; the workers hold their turns. Contestants that fail to start are left out."""
     workers = []
-    together = all(setting.device == "cuda" for setting in settings)  # compiling there is work for the many other cores
+    together = all(setting.device == "cuda" for setting in settings)  # compiles on several cores
     starting = [Worker.start(build, setting, options.threads) for setting in settings] if together else []
     for worker in starting:
         worker.begin(options.warmup)
@@ -205,7 +205,7 @@ def race(
             continue
         print(f"  ready: {setting.name} ({first.steps} steps to warm up, {first.rate:,.0f}/s)", flush=True)
         workers.append(worker)
-    if together:  # the warm-up was one step, compiling; what the next do for the first time is not timed either
+    if together:  # the warm-up may be a single compiling step, so one more turn is not timed
         for worker in list(workers):
             worker.begin(options.seconds)
             try:
@@ -226,7 +226,7 @@ def race(
 
 
 def summarize(workers: Sequence[Worker]) -> list[dict[str, Any]]:
-    """For each contestant its speed, and how many times faster the first one is."""
+    """The speed of each contestant, and its ratio to the first one."""
     rows = []
     for worker in workers:
         ratios = sorted(ours.rate / theirs.rate for ours, theirs in zip(workers[0].turns, worker.turns, strict=True))
@@ -247,7 +247,7 @@ def summarize(workers: Sequence[Worker]) -> list[dict[str, Any]]:
 def print_table(
     title: str, unit: str, rows: Sequence[dict[str, Any]], more: dict[str, Callable[[dict[str, Any]], str]]
 ) -> None:
-    """A row for each contestant; `more` are further columns."""
+    """Print one row per contestant; `more` are further columns."""
     from rich.console import Console
     from rich.table import Table
 
@@ -270,49 +270,29 @@ def print_table(
 
 
 def add_options(parser: argparse.ArgumentParser, *, rounds: int, seconds: float) -> None:
-    """The options every race has."""
-    parser.add_argument("--only", help="names of contestants, separated by ';'; the first is what others are held to")
+    """Add the options of every race."""
+    parser.add_argument("--only", help="names of contestants, separated by ';'; the others are compared with the first")
     parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--seconds", type=float, default=seconds, help="length of one turn, at least one step")
     parser.add_argument(
-        "--quiet", type=float, default=0.2, help="take a turn again if others used more cores than this"
+        "--quiet", type=float, default=0.2, help="repeat a turn if other programs used more cores than this"
     )
-    parser.add_argument("--patience", type=int, default=40, help="how many turns may be taken again in all")
+    parser.add_argument("--patience", type=int, default=40, help="how many turns may be repeated in all")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--json", type=Path, help="where to save the result")
 
 
 def only(settings: Sequence[Any], names: str | None) -> list[Any]:
-    """Those of the settings that were asked for, in the order asked for."""
+    """The settings with these names, in this order."""
     if not names:
         return list(settings)
     known = {setting.name: setting for setting in settings}
-    wanted = [name.strip() for name in names.split(";")]
-    if unknown := [name for name in wanted if name not in known]:
+    chosen = [name.strip() for name in names.split(";")]
+    if unknown := [name for name in chosen if name not in known]:
         raise SystemExit(f"no contestant {unknown[0]!r}; there are: {'; '.join(known)}")
-    return [known[name] for name in wanted]
+    return [known[name] for name in chosen]
 
 
 def save(path: Path | None, rows: Sequence[dict[str, Any]], options: argparse.Namespace, **more: Any) -> None:
-    """The whole result as JSON."""
-    if path is None:
-        return
-    machine: dict[str, Any] = {
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "threads": options.threads,
-        "processor": _processor(),
-    }
-    if torch.cuda.is_available():
-        machine["cuda"] = torch.cuda.get_device_name()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"machine": machine, **more, "rows": rows}, indent=1) + "\n")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    """Write the whole result as JSON."""
+    write_json(path, {"machine": machine() | {"threads": options.threads}, **more, "rows": rows})

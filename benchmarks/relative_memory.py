@@ -1,10 +1,10 @@
-"""What the skewed form of relative attention saves: peak memory and time against the form with a vector for each pair.
+"""Peak memory and time of relative attention: the skewed form against one vector for each pair of positions.
 
-Both compute q·a_{j−i} for all pairs of T positions (Shaw et al. 2018). The naive form looks up the (T, T, K) tensor of
+Both compute q·a_{j−i} for all pairs of T positions (Shaw et al. 2018). The naive form looks up the (T, T, Dh) tensor of
 vectors first; the skewed one (Huang et al. 2018, §3.4.1; src/sightline/layers/positions.py) multiplies the
 queries with the vectors of each distance and then puts the products in place. Forward and backward, causal, a vector
-for each distance. Memory is what the allocator had given out at its peak beyond inputs, parameters and the gradient
-that comes in: on a CPU as torch.profiler counts it, on CUDA max_memory_allocated. Each point has a process of its own.
+for each distance. Memory is the peak of allocations beyond inputs, parameters and the incoming gradient: on a CPU from
+torch.profiler, on CUDA max_memory_allocated. Each point is measured in its own process.
 
     python benchmarks/relative_memory.py --json docs/measurements/relative_memory.json
 """
@@ -12,22 +12,19 @@ that comes in: on a CPU as torch.profiler counts it, on CUDA max_memory_allocate
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
-import platform
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import accumulate, product
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.profiler import ProfilerActivity, profile
 
+from measuring import machine, peak_bytes, seconds_of, write_json
 from sightline.layers.positions import Distances, RelativeKeys
 
 FORMS = ("naive", "skewed")
@@ -48,15 +45,15 @@ class Point:
 
 
 def naive(layer: RelativeKeys, query: Tensor, distances: Distances) -> Tensor:
-    """(B, H, T, K) → (B, H, T, S) by way of a vector for each pair of positions."""
-    vectors = F.embedding(layer.index(distances.matrix()), layer.table)  # (T, S, K)
+    """(B, H, T, Dh) → (B, H, T, S) with a vector for each pair of positions."""
+    vectors = F.embedding(layer.index(distances.matrix()), layer.table)  # (T, S, Dh)
     batch, heads, count, width = query.shape
-    rows = query.permute(2, 0, 1, 3).reshape(count, batch * heads, width)  # (T, B·H, K)
+    rows = query.permute(2, 0, 1, 3).reshape(count, batch * heads, width)  # (T, B·H, Dh)
     return (rows @ vectors.mT).unflatten(1, (batch, heads)).permute(1, 2, 0, 3)  # (B, H, T, S)
 
 
 def skewed(layer: RelativeKeys, query: Tensor, distances: Distances) -> Tensor:
-    """The same by way of a product for each distance."""
+    """(B, H, T, Dh) → (B, H, T, S) with a product for each distance."""
     return layer(query, distances)
 
 
@@ -64,7 +61,7 @@ COMPUTE: dict[str, Callable[[RelativeKeys, Tensor, Distances], Tensor]] = {"naiv
 
 
 class Work:
-    """A forward and a backward pass of one form, with everything it is given already in memory."""
+    """A forward and a backward pass of one form, with its inputs already in memory."""
 
     def __init__(self, point: Point) -> None:
         torch.manual_seed(1)
@@ -72,7 +69,7 @@ class Work:
         shape = (point.batch, point.heads, point.length)
         self.layer = RelativeKeys(point.head_width, point.length, causal=True).to(device)
         self.query = torch.randn(*shape, point.head_width, device=device, requires_grad=True)
-        self.pull = torch.randn(*shape, point.length, device=device).tril()  # later keys have no meaning
+        self.pull = torch.randn(*shape, point.length, device=device).tril()  # causal
         self.distances = Distances.within(point.length, device)
 
     def step(self) -> tuple[Tensor, Tensor]:
@@ -82,40 +79,15 @@ class Work:
         return found[0], found[1]
 
 
-def peak_bytes(work: Work) -> int:
-    """The most that was allocated at once during a step, beyond what was there before."""
-    if work.query.is_cuda:
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        work.step()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
-        work.step()
-    assert found.profiler is not None
-    events = [event for event in found.profiler.kineto_results.events() if event.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return max(accumulate(event.nbytes() for event in events))
-
-
-def seconds_of(work: Work) -> float:
-    """How long a step takes; on a CPU in processor time, which other programs change little."""
-    clock = time.perf_counter if work.query.is_cuda else time.process_time
-    start = clock()
-    work.step()
-    if work.query.is_cuda:
-        torch.cuda.synchronize()
-    return clock() - start
-
-
 def measure(point: Point) -> dict[str, Any]:
     """A point's peak memory and the median time of a step."""
     torch.set_num_threads(point.threads)
     work = Work(point)
-    seconds_of(work)  # the first step is slower
-    peak = peak_bytes(work)
+    seconds_of(work.step, work.query.device)  # warm-up
+    peak = peak_bytes(work.step, work.query.device)
     return asdict(point) | {
         "peak_bytes": peak,
-        "seconds": statistics.median(seconds_of(work) for _ in range(point.rounds)),
+        "seconds": statistics.median(seconds_of(work.step, work.query.device) for _ in range(point.rounds)),
     }
 
 
@@ -127,17 +99,9 @@ def check(point: Point) -> float:
 
 
 def apart(function: Callable[[Point], Any], point: Point) -> Any:
-    """In a process of its own."""
+    """Call the function in a new process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, (point,))
-
-
-def processor() -> str:
-    """The name of the processor, where Linux tells it."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -180,13 +144,8 @@ def main() -> None:
         found = f"{row['peak_bytes'] / 2**20:8,.1f} MiB, {row['seconds'] * 1e3:8,.1f} ms"
         print(f"B {batch:2} T {length:5,} {form:6}: {found}", flush=True)
     print(f"\n{table(rows)}")
-    if options.json is not None:
-        machine = {"torch": torch.__version__, "python": platform.python_version(), "processor": processor()}
-        if options.device != "cpu":
-            machine["cuda"] = torch.cuda.get_device_name()
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        content = {"machine": machine, "benchmark": "relative_memory", "gradient_difference": difference, "rows": rows}
-        options.json.write_text(json.dumps(content, indent=1) + "\n")
+    content = {"machine": machine(), "benchmark": "relative_memory", "gradient_difference": difference, "rows": rows}
+    write_json(options.json, content)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Two generated tasks with small vocabularies and certain answers, on which errors of a search cannot hide.
+"""Generate two tasks with small vocabularies and exact answers, which expose search errors.
 
     python benchmarks/small_tasks.py sql runs/tasks/sql
     python benchmarks/small_tasks.py commands runs/tasks/commands
@@ -45,11 +45,11 @@ def sql_pair(rng: random.Random) -> Pair:
     """A command and its query."""
     table = rng.choice(list(TABLES))
     columns = TABLES[table]
-    wanted, where = rng.choice(columns), rng.choice(columns)
+    column, where = rng.choice(columns), rng.choice(columns)
     if rng.random() < 0.2:
         source, target = f"count the {table}", f"SELECT COUNT(*) FROM {table}"
     else:
-        source, target = f"show the {wanted} of all {table}", f"SELECT {wanted} FROM {table}"
+        source, target = f"show the {column} of all {table}", f"SELECT {column} FROM {table}"
     if where in NUMBERS:
         words, sign = rng.choice(list(COMPARISONS.items()))
         number = rng.randint(1, 9999)
@@ -59,7 +59,7 @@ def sql_pair(rng: random.Random) -> Pair:
 
 
 def _phrase(rng: random.Random) -> tuple[list[str], list[str]]:
-    """One clause of a command without its conjunction, and what it makes an agent do."""
+    """One clause of a command without its conjunction, and its actions."""
     verb, side, times = rng.choice([*ACTIONS, "turn"]), rng.choice(list(TURNS)), rng.choice(list(TIMES))
     manner = rng.choice(("", "plain", "opposite", "around")) if verb != "turn" else rng.choice(("opposite", "around"))
     act, turn = [ACTIONS[verb]] if verb in ACTIONS else [], TURNS[side]

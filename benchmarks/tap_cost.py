@@ -1,14 +1,13 @@
-"""What taps cost while nobody listens: the same models with taps, without, and with every tap many times over.
+"""The cost of taps outside a recording: the same models with taps, without, and with every tap repeated.
 
-Without: the methods of its modules are compiled again from their own source, `self.tap(name, tensor, …)` replaced by
-`tensor`, `self.recorded` by False; nothing of a tap is left to run. Many times: the same, each tap replaced by many.
-All take turns, call by call, in changing order. Whatever else a machine does only adds time, so the fastest quarter of
-the calls of each side is compared: the ratio of their means, with a 95 % interval by bootstrap over the rounds.
+Without: the methods of all modules are recompiled from their source with `self.tap(name, tensor, …)` replaced by
+`tensor` and `self.recorded` by False. Repeated: each tap is replaced by many. Calls are interleaved in changing order.
+Other load only adds time, so the fastest quarter of the calls of each variant is compared: the ratio of their means,
+with a 95 % interval by bootstrap over the rounds.
 
-One tap is so little that with over without tells the noise of the machine rather than the taps. What the taps of a call
-cost once is better read from many: (many / without − 1) / times, an interval as many times narrower, where the taps
-stand, with their arguments made. Beside it the simplest account: taps passed × the seconds that one takes in a loop.
-`--same` has the taps once on all sides: what this finds where there is nothing to find.
+A single tap costs less than the noise of the machine, so its cost is estimated from many: (many / without − 1) / times,
+with an interval narrower by the same factor. For comparison: the number of taps × the time of one tap in a loop.
+`--same` runs three identical variants, as a check of the method.
 
     python benchmarks/tap_cost.py --json docs/measurements/tap_cost.json
 """
@@ -18,8 +17,6 @@ from __future__ import annotations
 import argparse
 import ast
 import inspect
-import json
-import platform
 import textwrap
 import time
 from collections.abc import Callable
@@ -31,6 +28,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from measuring import machine, write_json
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule, on_taps
 from sightline.models.seq2seq import Seq2Seq
@@ -58,7 +56,7 @@ def bodies(layers: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 class _Times(ast.NodeTransformer):
-    """Each tap, and each question for listeners, so many times; at 0 `tensor` is left of it, and nobody listens."""
+    """Repeat each tap and each check for a recording; with 0, `tap(name, tensor)` becomes `tensor`."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -83,12 +81,12 @@ class _Times(ast.NodeTransformer):
 
 
 def _last(parts: list[ast.expr]) -> ast.expr:
-    """`(a, b, c)[-1]`: all are computed, the last is gone on with."""
+    """`(a, b, c)[-1]`: compute all, use the last."""
     return ast.Subscript(ast.Tuple(parts, ast.Load()), ast.Constant(-1), ast.Load())
 
 
 def retapped(method: FunctionType, owner: type, times: int) -> FunctionType:
-    """The same method with its taps so many times; `super()` inside it finds its class."""
+    """The method with its taps repeated; `super()` inside it works."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(method)))
     made = ast.parse("def make(__class__):\n    return None")
     (maker,) = made.body
@@ -107,7 +105,7 @@ def retapped(method: FunctionType, owner: type, times: int) -> FunctionType:
 
 @cache
 def class_with(owner: type, times: int) -> type:
-    """A subclass in which every method with a tap is there with it so many times."""
+    """A subclass whose methods have their taps repeated."""
     found: dict[str, Any] = {}
     for base in reversed(owner.__mro__[: owner.__mro__.index(TapModule)]):
         for name, method in vars(base).items():
@@ -117,8 +115,8 @@ def class_with(owner: type, times: int) -> type:
     return type(owner.__name__, (owner,), found)
 
 
-class Dress:
-    """A model's modules with taps (0), without (1) and with many (2): the same tensors, other classes."""
+class Variants:
+    """Switch the modules of a model between taps (0), no taps (1) and repeated taps (2); the tensors stay the same."""
 
     def __init__(self, model: Any, times: int, *, same: bool) -> None:
         self.classes = [
@@ -133,39 +131,39 @@ class Dress:
 
 
 class _Every:
-    """The points of a listener that hears every tap the fast kernels pass."""
+    """Matches every tap."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
 
 def passed(model: Any, work: Callable[[], None]) -> int:
-    """How many taps are passed by some work, as it runs while nobody listens."""
-    heard = 0
+    """The number of taps called by some work."""
+    count = 0
 
-    def hear(_: Any) -> None:
-        nonlocal heard
-        heard += 1
+    def on_tap(_: Any) -> None:
+        nonlocal count
+        count += 1
 
-    with on_taps(model, hear, points=_Every()):  # type: ignore[arg-type]
+    with on_taps(model, on_tap, points=_Every()):  # type: ignore[arg-type]
         work()
-    return heard
+    return count
 
 
-def check_sides(model: Any, work: Callable[[], None], dress: Dress, times: int, *, same: bool) -> int:
-    """The taps that some work passes, with taps; without there are none, and with many so many times as many."""
+def check_sides(model: Any, work: Callable[[], None], variants: Variants, times: int, *, same: bool) -> int:
+    """Check the number of taps of all three variants, and return that of the first."""
     counts = []
     for side in (0, 1, 2):
-        dress(side)
+        variants(side)
         counts.append(passed(model, work))
     expected = [counts[0], counts[0] if same else 0, counts[0] * times]
-    assert counts == expected, f"{counts} taps are passed on the three sides, not {expected}"
-    dress(0)
+    assert counts == expected, f"{counts} taps in the three variants, not {expected}"
+    variants(0)
     return counts[0]
 
 
 def one_tap(times: int = 20_000) -> float:
-    """Seconds that passing a tap takes while nobody listens: the best of ten tries."""
+    """Seconds of one tap outside a recording: the best of ten attempts."""
     module, tensor = TapModule(), torch.zeros(1)
 
     def tries(count: int) -> float:
@@ -181,7 +179,7 @@ def one_tap(times: int = 20_000) -> float:
 
 
 def works(model: Any, tokens: int, rows: int) -> dict[str, Callable[[], None]]:
-    """A forward pass over a batch, a training step, and writing token by token."""
+    """A forward pass over a batch, a training step, and decoding token by token."""
     source, target = (torch.randint(4, VOCABULARY, (rows, tokens)) for _ in range(2))
     layout = Padded.of([tokens] * rows)
 
@@ -211,16 +209,16 @@ def seconds(work: Callable[[], None]) -> float:
     return time.process_time() - start
 
 
-def rounds_of(work: Callable[[], None], dress: Dress, count: int) -> np.ndarray:
-    """(R, 3) seconds of a call with taps, one without and one with many, the first of a round in turn."""
+def rounds_of(work: Callable[[], None], variants: Variants, count: int) -> np.ndarray:
+    """(R, 3) seconds of a call of each variant; the order changes every round."""
     found = np.empty((count, 3))
-    for number in range(-3, count):  # three to warm up
+    for number in range(-3, count):  # three rounds of warm-up
         for side in np.roll([0, 1, 2], number):
-            dress(side)
+            variants(side)
             took = seconds(work)
             if number >= 0:
                 found[number, side] = took
-    dress(0)
+    variants(0)
     return found
 
 
@@ -231,15 +229,15 @@ def fastest(found: np.ndarray) -> np.ndarray:
 
 
 def summary(found: np.ndarray, times: int, seed: int = 0) -> dict[str, Any]:
-    """With over without, and what taps cost once by what they cost many times; each with how far it may be off."""
+    """The ratio of taps to no taps and the cost estimated from many, each with its interval."""
     drawn = found[np.random.default_rng(seed).integers(len(found), size=(2_000, len(found)))]
     sides = np.concatenate([fastest(found)[None], fastest(drawn)])  # (1 + draws, 3)
     once, many = sides[:, 0] / sides[:, 1], (sides[:, 2] / sides[:, 1] - 1) / times
-    told: dict[str, Any] = {"seconds": sides[0].tolist()}
+    result: dict[str, Any] = {"seconds": sides[0].tolist()}
     for name, values in {"ratio": once, "cost": many}.items():
         low, high = np.quantile(values[1:], [0.025, 0.975])
-        told[name] = {"value": float(values[0]), "low": float(low), "high": float(high)}
-    return told
+        result[name] = {"value": float(values[0]), "low": float(low), "high": float(high)}
+    return result
 
 
 def main() -> None:
@@ -249,43 +247,41 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--times", type=int, default=40, help="how often each tap is passed on the third side")
+    parser.add_argument("--times", type=int, default=40, help="repetitions of each tap in the third variant")
     parser.add_argument("--only", nargs="+", help="names of models")
     parser.add_argument("--works", nargs="+", help="forward, training step, writing")
-    parser.add_argument("--same", action="store_true", help="with the taps once on all sides")
+    parser.add_argument("--same", action="store_true", help="use the same taps in all variants")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
     found: dict[str, dict[str, Any]] = {}
     each = one_tap()
-    print(f"a tap that nobody hears: {each * 1e9:.0f} ns")
+    print(f"one tap outside a recording: {each * 1e9:.0f} ns")
     print(f"{'model':22} {'work':14} {'with / without (95 %)':28} {'cost by many (95 %)':28} taps  taps × time of one")
     for name, (encoder, decoder) in bodies(options.layers).items():
         if options.only and name not in options.only:
             continue
         section = {"width": options.width, "tie": "none", "encoder": encoder, "decoder": decoder}
         model = Seq2Seq(ModelConfig.model_validate(section), VOCABULARY, VOCABULARY)
-        dress = Dress(model, options.times, same=options.same)
+        variants = Variants(model, options.times, same=options.same)
         for what, work in works(model, options.tokens, options.rows).items():
             if options.works and what not in options.works:
                 continue
-            count = check_sides(model, work, dress, 1 if options.same else options.times, same=options.same)
-            got = summary(rounds_of(work, dress, options.rounds), options.times)
+            count = check_sides(model, work, variants, 1 if options.same else options.times, same=options.same)
+            got = summary(rounds_of(work, variants, options.rounds), options.times)
             got |= {"taps": count, "share": count * each / got["seconds"][1]}
             found.setdefault(name, {})[what] = got
             ratio, cost = got["ratio"], got["cost"]
             first = f"{ratio['value']:.4f} ({ratio['low']:.4f} … {ratio['high']:.4f})"
             second = f"{cost['value']:.3%} ({cost['low']:.3%} … {cost['high']:.3%})"
             print(f"{name:22} {what:14} {first:28} {second:28} {count:5d} {got['share']:.3%}", flush=True)
-            if options.json is not None:  # after every row: what is measured is kept if the rest is given up
-                write_found(options, found)
+            write_found(options, found)  # after every row, so that results survive an interruption
 
 
 def write_found(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
     settings = {key: value for key, value in vars(options).items() if key != "json"}
-    about = {"torch": torch.__version__, "machine": platform.processor() or platform.machine(), **settings}
-    options.json.write_text(json.dumps({"about": about, "models": found}, indent=1) + "\n")
+    write_json(options.json, {"about": machine() | settings, "models": found})
 
 
 if __name__ == "__main__":

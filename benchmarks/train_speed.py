@@ -6,15 +6,15 @@
 The same Transformer everywhere: on the CPU 3+3 layers, width 256, feed-forward 1,024, 4 heads, joint BPE of 8,000,
 real Multi30k text in float32; on CUDA Transformer base, V = 32,000, bf16, 25,000 + 25,000 real Europarl tokens a step.
 Post-norm, ReLU, sinusoidal positions, tied embeddings, dropout 0.1 on embeddings and residuals, label smoothing 0.1,
-AdamW (fused), clipping. What is counted is real (non-padding) target tokens a second through everything a training
+AdamW (fused), clipping. The rate is real (non-padding) target tokens a second through everything a training
 step is made of: making the batch, forward, loss, backward, clipping, optimizer.
 
 Every contestant has its own best batching and batch size (found with `--scan`). How they take turns: race.py.
 
-On CUDA the peers are given more than a training could have: both sides of the corpus joined end to end and cut into
-768 rows of 32 tokens, so that there is one shape to compile, no padding, no mask and nothing to bucket; replayed as a
-CUDA graph, too. Whatever batching of sentence pairs an expert would find, the same compiled models would hardly be
-faster with it. Real batches for them are there on request (`--only`).
+On CUDA the peers get easier work than real training: both sides of the corpus are concatenated and cut into 768 rows of
+32 tokens, so that there is one shape to compile and no padding, mask or bucketing; also replayed as a CUDA graph. This
+bounds what any batching of sentence pairs could reach with the same compiled models. Real batches are available for
+them with `--only`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ EXPANDABLE = (("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"),)  # for b
 
 @dataclass(frozen=True)
 class Setting:
-    """How one contestant runs."""
+    """The settings of one contestant."""
 
     name: str
     model: str  # sightline, marian or torch
@@ -51,27 +51,27 @@ class Setting:
     compile: str = "no"  # no, dynamic (one graph for all shapes), static (one for each), graph (replayed by CUDA too)
     multiple: int = 1  # lengths of padded batches are rounded up to this
     widths: tuple[int, ...] = ()  # batches of a few static shapes instead; longer pairs are left out
-    block: int = 0  # or text joined end to end and cut into rows of this length
+    block: int = 0  # or concatenated text in rows of this length
     environment: tuple[tuple[str, str], ...] = ()  # variables of its process
-    keep_memory: bool = False  # tell malloc not to give freed memory back, which saves page faults
+    keep_memory: bool = False  # see race.keep_memory
     small: bool = False  # smallest sizes, to try the benchmark itself
 
 
 def sizes(setting: Setting) -> Size:
-    """The Transformer's sizes on this device."""
+    """The sizes of the Transformer for this device."""
     if setting.small:
         return Size(layers=1, width=32, feedforward=64, heads=2, vocabulary=SMALL.vocabulary)
     return BASE if setting.device == "cuda" else SMALL
 
 
 def load_corpus(setting: Setting) -> text.Corpus:
-    """The corpus of this device."""
+    """The corpus for this device."""
     name, vocabulary = ("europarl-de-en", BASE.vocabulary) if setting.device == "cuda" else ("multi30k", 8_000)
     return text.load(name, "de", "en", SMALL.vocabulary if setting.small else vocabulary)
 
 
 class Contestant:
-    """One way to train: `prepare` once, then `step` again and again, each returning its real target tokens."""
+    """One training loop: `prepare`, then repeated calls of `step`, which returns the number of real target tokens."""
 
     def __init__(self, setting: Setting) -> None:
         self.setting = setting
@@ -83,15 +83,15 @@ class Contestant:
         raise NotImplementedError
 
     def run(self, after_step: Callable[[int], None]) -> None:
-        """Train for ever; `after_step` hears of each step's tokens and ends it all by raising."""
+        """Train until `after_step`, called with the tokens of each step, raises."""
         while True:
             after_step(self.step())
 
 
 def blocks(corpus: text.Corpus, rows: int, width: int) -> Iterator[text.Batch]:
-    """Both sides joined end to end, `</s>` after each sentence, cut into (rows, width) with no padding, for ever.
+    """Endless batches (rows, width) of concatenated sentences, each followed by `</s>`, without padding.
 
-    What stands beside what are not translations: this is to see how fast a model can be, not to train it.
+    Source and target rows are not translations of each other: this measures speed only.
     """
     size = rows * width
     sides = (corpus.source, corpus.target)
@@ -125,16 +125,14 @@ class Peer(Contestant):
         self.optimizer = torch.optim.AdamW(self.parameters, lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True)
         self.loss: Callable[..., torch.Tensor] = self.model
         if setting.compile == "dynamic":
-            # else source and target lengths that happen to be equal in the first batch are taken to be one, and the
-            # next batch compiles everything again
+            # otherwise equal source and target lengths in the first batch become one symbol, and the next recompiles
             torch.fx.experimental._config.use_duck_shape = False  # type: ignore[attr-defined]
         if static:
             mode = "reduce-overhead" if setting.compile == "graph" else None
             self.loss = torch.compile(self.model, dynamic=setting.compile == "dynamic", mode=mode)
         if setting.device == "cuda":
             torch.set_float32_matmul_precision("high")
-            # where shapes change, not cuDNN's attention: it plans anew for each, which took a second on a B200
-            # (modelscope/FunASR#3704) and is most likely why these peers once ran at a tenth of their speed here
+            # cuDNN's attention plans anew for every shape, which took a second on a B200 (modelscope/FunASR#3704)
             torch.backends.cuda.enable_cudnn_sdp(bool(setting.widths or setting.block))
         self.batches = self._batches()
 
@@ -174,7 +172,7 @@ class Peer(Contestant):
 
 
 class Sightline(Contestant):
-    """Sightline's own training loop, as `sightline train` runs it, watched through its display."""
+    """Sightline's training loop as `sightline train` runs it."""
 
     def prepare(self, corpus: text.Corpus) -> None:
         from sightline.recipe import Recipe
@@ -190,15 +188,12 @@ class Sightline(Contestant):
             "dropout": size.dropout,
         }
 
-        def files(part: str) -> dict[str, str]:
-            return {"kind": "text", "source": f"{part}.de.xz", "target": f"{part}.en.xz"}
-
         self.recipe = Recipe.model_validate(
             {
                 "data": {
                     "folder": str(text.corpora() / corpus.name),
-                    "train": [files("train")],
-                    "validation": files("val" if corpus.name == "multi30k" else "valid"),
+                    "train": [text.pairs("train")],
+                    "validation": text.pairs("val" if corpus.name == "multi30k" else "valid"),
                     "clean": {"max_tokens": 127},
                 },
                 "tokenizer": {"kind": "bpe", "size": size.vocabulary},
@@ -268,8 +263,8 @@ CUDA = [
     Setting("marian compiled, unpadded, CUDA graph", "marian", 24_576, "cuda", "bf16", "graph", block=32),
     Setting("torch compiled, unpadded, CUDA graph", "torch", 24_576, "cuda", "bf16", "graph", block=32),
 ]
-# On request, real batches: pairs of up to 48 tokens in one shape, all pairs in a few (compiled one after another, which
-# takes minutes), or sorted by length, as little padding as there can be and hardly two batches of one shape.
+# With --only, real batches: pairs of up to 48 tokens in one shape, all pairs in a few shapes (minutes to compile), or
+# sorted by length with little padding and many shapes.
 CUDA_MORE = [
     replace(setting, name=f"{model} {setting.name}".strip(), model=model)
     for model in ("marian", "torch")
@@ -306,10 +301,10 @@ def main() -> None:
     if options.warmup is None:
         options.warmup = 60.0 if options.device == "cuda" else 5.0
     settings = chosen(options)
-    load_corpus(settings[0])  # tokenized once, before anyone starts
+    load_corpus(settings[0])  # tokenize once, before the contestants start
 
     def keep(workers: Sequence[Worker]) -> None:
-        """What is known so far, should the race be cut off."""
+        """Save intermediate results."""
         save(options.json, summarize(workers), options, benchmark="train_speed")
 
     rows = summarize(race(build, settings, options, keep))

@@ -2,11 +2,11 @@
 
     SIGHTLINE_CORPORA=... python benchmarks/translation_table.py TABLE --minutes 7.5 --reward-minutes 3.5 --jobs 13
 
-TABLE/systems is a sweep of translation_systems.yaml; TABLE/gnmt-rl goes on from its GNMT with expected reward as soon
-as that is trained, while the others still are. Two ensembles stand beside them: the Transformers that differ only in
-their seed, and the best of all Transformers, chosen one by one by their BLEU on the validation text. All of it is then
-one `sightline compare` on test_2016, which nothing was chosen by: TABLE/comparison. The same command again goes on
-where it stopped; keys of the recipes can be changed for all systems (`model.width=64`), to try it on a small machine.
+TABLE/systems is a sweep of translation_systems.yaml; TABLE/gnmt-rl fine-tunes its GNMT on expected reward as soon as
+that is trained. Two ensembles are added: the Transformers that differ only in their seed, and Transformers chosen
+greedily by BLEU on the validation text. TABLE/comparison compares all on test_2016, which is not used for any choice.
+Repeating the command resumes it; keys of the recipes can be changed for all systems (`model.width=64`) to try it on a
+small machine.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SYSTEMS = Path(__file__).with_name("translation_systems.yaml")
 DIRECTION = "data.swap=true"  # the recipes translate into English
 SEEDS = ("transformer-seed1", "transformer-seed2", "transformer-seed3")
 TRANSFORMERS = (*SEEDS, "moe-transformer", "rdrop", "transformer-big")
-REWARD = (  # what fine-tuning changes in the recipe of GNMT (docs/training-additions.md)
+REWARD = (  # overrides of the GNMT recipe for fine-tuning (docs/training-additions.md)
     "training.reward.samples=15",
     "training.stopping.monitor=reward",
     "training.lr=2e-5",
@@ -38,7 +38,7 @@ REWARD = (  # what fine-tuning changes in the recipe of GNMT (docs/training-addi
 
 
 def choose(names: Sequence[str], score: Callable[[Sequence[str]], float], most: int) -> tuple[list[str], list[float]]:
-    """Names taken one by one, each the one that adds most to the score, until none adds; and the score with each."""
+    """Greedy selection: add the name with the best score until none improves it; return names and scores."""
     chosen: list[str] = []
     scores: list[float] = []
     while len(chosen) < min(most, len(names)):
@@ -52,7 +52,7 @@ def choose(names: Sequence[str], score: Callable[[Sequence[str]], float], most: 
 
 
 def best_ensemble(systems: Path, *, most: int, limit: int | None, device: str) -> tuple[list[str], list[float]]:
-    """Which Transformers write the best German of the validation text together, and its BLEU with each."""
+    """Choose Transformers for an ensemble by validation BLEU; return their names and the BLEU after each."""
     from sightline.run import Run
 
     loaded = {name: Run.load(systems / name, device=device) for name in TRANSFORMERS}
@@ -70,21 +70,21 @@ def best_ensemble(systems: Path, *, most: int, limit: int | None, device: str) -
 
 
 class FineTuning(threading.Thread):
-    """GNMT with expected reward, from the moment on at which there is a GNMT."""
+    """Fine-tune GNMT on expected reward, once GNMT is trained."""
 
     def __init__(self, gnmt: Path, out: Path, changes: Sequence[str]) -> None:
         super().__init__()
         self.gnmt, self.out, self.changes = gnmt, out, changes
-        self.no_more = threading.Event()  # no GNMT comes any more
+        self.no_more = threading.Event()  # GNMT will not be trained
         self.code: int | None = None
 
     def run(self) -> None:
         while not (self.gnmt / "model.safetensors").exists():
             if self.no_more.wait(1.0):
                 return
-        begun = (self.out / "recipe.yaml").exists()
+        started = (self.out / "recipe.yaml").exists()
         changes = (DIRECTION, *REWARD, *self.changes, f"model.init_from={self.gnmt.resolve()}")
-        what = (str(self.out), "--resume") if begun else ("multi30k/gnmt", *changes, "--out", str(self.out))
+        what = (str(self.out), "--resume") if started else ("multi30k/gnmt", *changes, "--out", str(self.out))
         self.out.parent.mkdir(parents=True, exist_ok=True)
         with self.out.with_suffix(".log").open("a", encoding="utf-8") as log:
             command = [sys.executable, "-m", "sightline", "train", *what]
@@ -92,7 +92,7 @@ class FineTuning(threading.Thread):
 
 
 def train(options: argparse.Namespace, table: Path) -> None:
-    """All systems, and GNMT once more."""
+    """Train all systems and fine-tune GNMT."""
     from sightline.sweeps.sweep import sweep
 
     changes = [*options.changes, f"training.device={options.device}"]
@@ -116,25 +116,25 @@ def train(options: argparse.Namespace, table: Path) -> None:
         tuning.join()
     if found.failed or tuning.code:
         names = [run.name for run in found.failed] + (["gnmt-rl"] if tuning.code else [])
-        raise SystemExit(f"failed in training: {', '.join(names)}; see their logs in {table}, and call this again")
+        raise SystemExit(f"failed in training: {', '.join(names)}; see their logs in {table}, and repeat the command")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("table", type=Path, help="the folder for all of it")
+    parser.add_argument("table", type=Path, help="output folder")
     parser.add_argument("changes", nargs="*", metavar="section.key=value", help="keys to change in all recipes")
-    parser.add_argument("--minutes", type=float, default=7.5, help="most that each system trains")
-    parser.add_argument("--reward-minutes", type=float, default=3.5, help="most that GNMT trains on reward")
-    parser.add_argument("--jobs", type=int, default=13, help="how many train at once")
-    parser.add_argument("--most", type=int, default=5, help="runs in the chosen ensemble, at most")
-    parser.add_argument("--limit", type=int, help="choose by so many validation sentences, to try it")
+    parser.add_argument("--minutes", type=float, default=7.5, help="maximum training time of each system")
+    parser.add_argument("--reward-minutes", type=float, default=3.5, help="maximum fine-tuning time of GNMT")
+    parser.add_argument("--jobs", type=int, default=13, help="systems trained in parallel")
+    parser.add_argument("--most", type=int, default=5, help="maximum runs in the chosen ensemble")
+    parser.add_argument("--limit", type=int, help="number of validation sentences for the choice")
     parser.add_argument("--device", default="auto")
     options = parser.parse_args()
     table: Path = options.table
     train(options, table)
     chosen, scores = best_ensemble(table / "systems", most=options.most, limit=options.limit, device=options.device)
-    told = {"chosen": chosen, "validation_bleu": scores}
-    (table / "ensemble.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    ensemble = {"chosen": chosen, "validation_bleu": scores}
+    (table / "ensemble.json").write_text(json.dumps(ensemble, indent=1) + "\n", encoding="utf-8")
 
     from sightline.comparison import compare, print_comparison, write_comparison
     from sightline.progress import shown

@@ -3,11 +3,10 @@
     git worktree add ../before REVISION
     SIGHTLINE_CORPORA=... python benchmarks/versions.py ../before/src src --run runs/laptop --json versions.json
 
-Each version runs in a process of its own and only through the public API (`sightline.train`, `sightline.load`), so that
-the two may be structured differently. The versions take turns (before, after, after, before, ...). A training turn is
-one short training; its speed is what metrics.jsonl records between two of its steps, start-up excluded. A decoding turn
-predicts the first sentences of a test set. The table shows the median ratio after / before over all pairs and its 95%
-interval (percentile bootstrap over pairs).
+Each version runs in its own process and only through the public API (`sightline.train`, `sightline.load`). They take
+turns (before, after, after, before, ...). A training turn is one short training; its speed is recorded by metrics.jsonl
+between two of its steps, start-up excluded. A decoding turn predicts the first sentences of a test set. The table shows
+the median ratio after / before over all pairs and its 95% interval (percentile bootstrap over pairs).
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ WARMUP_STEPS = 10
 
 @dataclass(frozen=True)
 class Workload:
-    """Something both versions do; the options are what `sightline.train` or `predict` takes."""
+    """A training or decoding task of both versions, with options of `sightline.train` or `predict`."""
 
     name: str
     recipe: str = ""  # training: the recipe and its overrides
@@ -62,9 +61,9 @@ def training_rate(workload: Workload) -> float:
 
 
 def serve() -> None:
-    """A version's process: one workload a line in, its speed out."""
+    """The process of a version: read one workload per line, write its speed."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what trainings print goes to standard error
+    os.dup2(2, 1)  # prints of trainings go to standard error
     loaded: dict[str, tuple[Any, list[str]]] = {}
     for line in sys.stdin:
         task = json.loads(line)
@@ -87,7 +86,7 @@ def serve() -> None:
 
 
 class Version:
-    """The parent's end of a process that runs one version."""
+    """A version as the parent process sees it."""
 
     def __init__(self, source: Path, cache: str, sentences: int) -> None:
         self.sentences = sentences
@@ -119,7 +118,7 @@ def interval(ratios: list[float], resamples: int = 10_000) -> tuple[float, float
 
 
 def workloads(options: argparse.Namespace) -> list[Workload]:
-    """Two trainings, and two searches with each run."""
+    """Three trainings, and two searches with each run."""
     small = ("model.width=256", "training.batches.tokens=2048")
     if options.smoke:
         small = ("model.width=32", "training.batches.tokens=256")
@@ -151,7 +150,7 @@ def main() -> None:
         serve()
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("before", type=Path, help="the src folder of the version to hold against")
+    parser.add_argument("before", type=Path, help="the src folder of the version to compare with")
     parser.add_argument("after", type=Path, help="the src folder of the version to measure")
     parser.add_argument("--run", action="append", default=[], help="a run folder both versions can load; repeatable")
     parser.add_argument("--keyword", action="append", default=[], type=keyword, help="of beam searches, e.g. nbest=2")

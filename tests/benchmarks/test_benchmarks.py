@@ -46,19 +46,19 @@ def test_a_copying_decoder_cannot_be_exported_to_marian(benchmark: Callable[[str
         benchmark("exports").to_marian(model.state_dict(), 2)
 
 
-# --- head_choice.py ------------------------------------------------------------------------------------------------
+# --- alignment_error.py --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", LOOKING)
 def test_candidates_are_all_heads_and_layers_with_both_offsets(benchmark: Callable[[str], Any], name: str) -> None:
     model = untrained(name).model
-    candidates = benchmark("head_choice").candidates(model)
+    candidates = benchmark("alignment_error").candidates(model)
     assert len(set(candidates)) == len(candidates) == {"transformer": 12, "convolutional": 4}.get(name, 2)
     assert all(select_heads(model, candidate.heads) for candidate in candidates)
 
 
 def test_agreement_is_the_share_of_common_links(benchmark: Callable[[str], Any]) -> None:
-    agreement = benchmark("head_choice").agreement
+    agreement = benchmark("alignment_error").agreement
     one, other = frozenset({(0, 0), (1, 1)}), frozenset({(0, 0), (1, 2), (2, 2), (3, 3)})
     assert agreement([one, frozenset()], [other, frozenset()]) == pytest.approx(2 / 6)
     assert agreement([frozenset()], [frozenset()]) == 0
@@ -67,7 +67,7 @@ def test_agreement_is_the_share_of_common_links(benchmark: Callable[[str], Any])
 def test_the_pair_of_heads_with_the_highest_agreement_is_chosen(benchmark: Callable[[str], Any]) -> None:
     same, different = [frozenset({(0, 0), (1, 1)})], [frozenset({(5, 5)})]
     heads = [HeadSelection((f"decoder.0.cross.{number}",)) for number in range(3)]
-    choice = benchmark("head_choice").choose_by_agreement(
+    choice = benchmark("alignment_error").choose_by_agreement(
         {heads[0]: different, heads[1]: same}, {heads[0]: [frozenset({(7, 7)})], heads[2]: [frozenset({(0, 0)})]}
     )
     assert (choice.forward, choice.backward) == (heads[1], heads[2])
