@@ -1,4 +1,4 @@
-"""Models that several tests share must stay where they are: a copy may be moved, the original refuses."""
+"""Models that tests share cannot be moved or converted; copies of them can."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def _refuse(*arguments: Any, **more: Any) -> None:
 
 
 def shared(model: Kind) -> Kind:
-    """The model, which from now on refuses `to`, `cuda`, `half` and the like: all of them go through `_apply`."""
+    """Make the model refuse `to`, `cuda`, `half` and the like, which all call `_apply`."""
     model._apply = _refuse  # type: ignore[method-assign, assignment]
     return model
 
 
 def own_copy(model: Kind) -> Kind:
-    """A copy that nobody shares."""
-    found = copy.deepcopy(model)
-    found.__dict__.pop("_apply", None)
-    return found
+    """A copy that can be moved."""
+    result = copy.deepcopy(model)
+    result.__dict__.pop("_apply", None)
+    return result

@@ -1,4 +1,4 @@
-"""What the tests of layers share."""
+"""Fixtures for all tests of layers."""
 
 import pytest
 
@@ -6,6 +6,6 @@ from sightline.layers import attention
 
 
 @pytest.fixture(autouse=True)
-def the_fused_kernel_takes_short_keys_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny tensors all go to the explicit kernel on the CPU: fused = explicit would compare it with itself."""
+def fused_kernel_for_short_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use the fused kernel also for few keys, which otherwise use the explicit one on the CPU."""
     monkeypatch.setattr(attention, "_SHORT_ON_CPU", -1)

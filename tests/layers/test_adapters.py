@@ -38,7 +38,7 @@ def learned(model: nn.Module) -> None:
                 module.up.normal_(std=0.3)
 
 
-def test_what_an_adapter_adds_is_its_formula() -> None:
+def test_adapter_output_follows_the_formula() -> None:
     attention = MultiHeadAttention(8, 2).double()
     x = torch.randn(3, 5, 8).double()
     before = attention.queries_keys_values(x, None)
@@ -55,7 +55,7 @@ def test_what_an_adapter_adds_is_its_formula() -> None:
     torch.testing.assert_close(key, before[1], rtol=0, atol=0)
 
 
-def test_parts_of_a_product_are_adapted_as_the_whole() -> None:
+def test_adapting_rows_equals_adapting_the_whole_weight() -> None:
     """Attention to a source asks for the rows of the queries, and for those of keys and values."""
     attention = MultiHeadAttention(8, 4, groups=2)
     add_adapters(attention, AdaptersConfig(rank=2, target_modules=("query", "key", "value")))
@@ -92,7 +92,7 @@ def test_new_adapters_change_nothing(adapted: Seq2Seq, build_model: Callable[...
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_merged_model_answers_the_same(adapted: Seq2Seq, packed: bool) -> None:
+def test_merging_adapters_does_not_change_outputs(adapted: Seq2Seq, packed: bool) -> None:
     plain = features(adapted.double(), packed=packed)
     learned(adapted)
     before = features(adapted, packed=packed)
@@ -102,7 +102,7 @@ def test_a_merged_model_answers_the_same(adapted: Seq2Seq, packed: bool) -> None
     assert not any(is_adapter(name) for name, _ in adapted.named_parameters())
 
 
-def test_dropout_is_for_training_alone(adapted: Seq2Seq) -> None:
+def test_adapter_dropout_applies_in_training_only(adapted: Seq2Seq) -> None:
     learned(adapted)
     torch.testing.assert_close(features(adapted, packed=False), features(adapted, packed=False), rtol=0, atol=0)
     adapted.train()
@@ -118,13 +118,13 @@ def test_gradients_reach_the_adapters_and_not_the_frozen_weights(adapted: Seq2Se
         assert (parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)) == is_adapter(name), name
 
 
-def test_what_no_layer_has_is_refused(build_model: Callable[..., Seq2Seq]) -> None:
+def test_target_modules_that_no_layer_has_are_refused(build_model: Callable[..., Seq2Seq]) -> None:
     bare = body(attention={"projections": False})
     with pytest.raises(ValueError, match=r"model\.adapters\.target_modules: no layer of this model has a query"):
         add_adapters(build_model(bare, bare), AdaptersConfig())
 
 
-def test_what_is_packed_for_predicting_leaves_no_adapter_out() -> None:
+def test_packing_for_prediction_keeps_adapters() -> None:
     """Adapters that are not merged are computed beside the weights, which oneDNN would not know."""
     attention = MultiHeadAttention(8, 2)
     add_adapters(attention, AdaptersConfig(rank=2, target_modules=("query",)))

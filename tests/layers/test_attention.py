@@ -92,7 +92,7 @@ def test_the_softmax_for_short_rows_is_the_softmax(keys: int) -> None:
 
 
 @pytest.mark.parametrize("keys", [4, 20])
-def test_the_softmax_gives_back_the_type_it_was_given(keys: int) -> None:
+def test_masked_softmax_keeps_the_dtype(keys: int) -> None:
     scores, mask = torch.randn(2, 3, keys).bfloat16(), torch.rand(2, 3, keys) < 0.5
     assert masked_softmax(scores, mask).dtype == masked_softmax(scores, None).dtype == torch.bfloat16
 
@@ -103,7 +103,7 @@ def test_the_softmax_over_no_keys_has_no_weights() -> None:
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_without_gradients_the_softmax_over_what_may_be_seen_is_the_same(blind: bool) -> None:
+def test_masked_softmax_is_the_same_without_gradients(blind: bool) -> None:
     scores, mask = torch.randn(5, 3, 2, 20), torch.rand(5, 1, 2, 20) < 0.5
     mask[..., 7] = True
     if blind:
@@ -192,7 +192,7 @@ def test_the_fused_kernel_is_the_explicit_one(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_with_a_tap_the_explicit_kernel_runs_and_shows_scores_weights_and_context(kind: str) -> None:
+def test_a_tap_selects_the_explicit_kernel_and_receives_its_tensors(kind: str) -> None:
     query, key, value = heads(3, 4)
     score, mask, shown = double_score(kind), some_mask(3, 4), {}
 
@@ -321,7 +321,7 @@ def test_sentences_of_one_length_need_no_mask_and_give_the_same() -> None:
     torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
 
 
-def test_a_mask_of_ones_own_is_heeded_beside_the_layouts() -> None:
+def test_an_explicit_mask_is_combined_with_the_layouts() -> None:
     query, key, value = (torch.randn(2, 4, 3, K, dtype=torch.float64) for _ in range(3))  # (B, T, H, K)
     layout, score, mask = Padded.of([4, 2]), ScaledDot(K), some_mask(4, 4)
     found = attend(query, key, value, score=score, mask=mask, layout=(layout, layout))
@@ -373,7 +373,7 @@ def test_the_kernels_for_packed_batches_are_the_explicit_one(
 
 
 @pytest.mark.kernels
-def test_scores_far_below_zero_have_weights_and_gradients_too(kernels: torch.device, half: torch.dtype) -> None:
+def test_very_negative_scores_have_finite_weights_and_gradients(kernels: torch.device, half: torch.dtype) -> None:
     """The padding of a tile must not have a weight of e^100 there."""
     layout, score = Packed.of([5, 70], kernels), ScaledDot(16)
     query, key, value = (torch.randn(75, 3, 16).to(half) for _ in range(3))
@@ -393,7 +393,7 @@ def test_scores_far_below_zero_have_weights_and_gradients_too(kernels: torch.dev
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("longest", [None, 300], ids=["short", "flash"])
-def test_on_cuda_too_the_last_query_stands_at_the_last_key(cuda: torch.device, longest: int | None) -> None:
+def test_causal_masks_align_the_last_query_with_the_last_key_on_cuda(cuda: torch.device, longest: int | None) -> None:
     lengths, score = ([2, 3, 1], [4, 3, 70]), ScaledDot(16)
     three = [torch.randn(sum(side), 3, 16).bfloat16() for side in (lengths[0], lengths[1], lengths[1])]
     wanted = sentence_by_sentence(*(part.double() for part in three), score, lengths, True)
@@ -403,7 +403,7 @@ def test_on_cuda_too_the_last_query_stands_at_the_last_key(cuda: torch.device, l
     torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
 
 
-def test_the_kernel_for_a_step_takes_nothing_that_would_lose_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_kernel_does_not_accept_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     """It computes in float32."""
     monkeypatch.setattr(attention.kernels, "DEVICE", "cpu")
     monkeypatch.setattr(attention.kernels, "TRITON", True)

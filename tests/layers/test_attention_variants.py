@@ -127,7 +127,7 @@ def test_attention_to_a_source_is_its_formula(name: str) -> None:
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "t5", "shaw"])
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.no_grad()
-def test_order_enters_the_variants_as_it_enters_the_original(name: str, positions: str) -> None:
+def test_positions_work_the_same_in_all_attention_variants(name: str, positions: str) -> None:
     """Queries and keys are turned; or a bias of each head of queries; or q·a, scaled as q·k is."""
     section, layout, x = VARIANTS[name], Padded.of(LENGTHS), torch.randn(3, 5, WIDTH).double()
     recipe = PositionsConfig(kind=positions, buckets=4, max_distance=3 if positions != "alibi" else None)
@@ -271,7 +271,7 @@ def test_every_kernel_shares_keys_as_the_explicit_one_does(
 # --- what is learned, and what it costs --------------------------------------------------------------------------
 
 
-def test_without_projections_nothing_is_learned_and_nothing_is_multiplied_but_the_heads() -> None:
+def test_attention_without_projections_has_no_parameters() -> None:
     attention, layout, x = build({"projections": False}).float(), Padded.of([5, 5]), torch.randn(2, 5, WIDTH)
     assert list(attention.parameters()) == []
     with count_flops() as count:
@@ -301,7 +301,7 @@ def test_groups_of_one_head_each_are_the_original() -> None:
     assert all(torch.equal(plain[name], grouped[name]) for name in plain)
 
 
-def test_under_autocast_bare_heads_are_as_narrow_as_projected_ones() -> None:
+def test_under_autocast_heads_without_projections_are_cast_to_bfloat16() -> None:
     """The kernels for packed batches take bfloat16 only, and a norm gives float32."""
     x = torch.randn(2, 5, WIDTH)
     with torch.autocast("cpu", torch.bfloat16):
@@ -342,17 +342,17 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
         ),
     ],
 )
-def test_a_recipe_that_cannot_be_says_why(section: dict[str, Any], told: str) -> None:
+def test_impossible_attention_recipes_are_refused(section: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         TransformerConfig.model_validate(section)
 
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned", "rotary", "t5", "shaw", "none"])
-def test_linear_attention_goes_with_positions_that_need_no_softmax(positions: str) -> None:
+def test_linear_attention_works_with_positions_that_need_no_softmax(positions: str) -> None:
     TransformerConfig.model_validate({"attention": {"kind": "unnormalized"}, "positions": {"kind": positions}})
 
 
-def test_a_layer_refuses_groups_that_cannot_be() -> None:
+def test_invalid_numbers_of_groups_are_refused() -> None:
     with pytest.raises(ValueError, match=r"heads \(4\) is not divisible by groups \(3\)"):
         MultiHeadAttention(8, 4, groups=3)
     with pytest.raises(ValueError, match=r"without projections there are as many groups as heads \(4\), not 2"):

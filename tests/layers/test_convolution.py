@@ -71,7 +71,7 @@ def test_a_convolution_is_its_formula_and_never_sees_padding(
 
 
 @pytest.mark.parametrize(("kernel", "dilation", "causal"), SHAPES)
-def test_each_place_sees_its_own_window_and_nothing_else(kernel: int, dilation: int, causal: bool) -> None:
+def test_each_output_depends_on_its_window_only(kernel: int, dilation: int, causal: bool) -> None:
     convolution, at = made(kernel, dilation, causal), 8
     x = torch.randn(1, 17, INPUTS, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(convolution(x, Padded.of([17]))[0, at].sum(), x)
@@ -82,7 +82,7 @@ def test_each_place_sees_its_own_window_and_nothing_else(kernel: int, dilation: 
 
 @pytest.mark.parametrize(("kernel", "dilation"), [(kernel, dilation) for kernel, dilation, causal in SHAPES if causal])
 @pytest.mark.parametrize("cuts", [[1] * 7, [3, 4], [1, 5, 1]], ids=str)
-def test_piece_by_piece_is_all_at_once(kernel: int, dilation: int, cuts: list[int]) -> None:
+def test_incremental_convolution_equals_the_whole_one(kernel: int, dilation: int, cuts: list[int]) -> None:
     convolution = made(kernel, dilation, True)
     x = torch.randn(2, 7, INPUTS, dtype=torch.float64)
     recent, found = x.new_zeros(2, convolution.reach, INPUTS), []
@@ -94,7 +94,7 @@ def test_piece_by_piece_is_all_at_once(kernel: int, dilation: int, cuts: list[in
 
 
 @pytest.mark.parametrize(("kernel", "dilation"), [(2, 1), (3, 2), (3, 4)])
-def test_sequences_that_end_at_different_places_each_go_on_from_their_own(kernel: int, dilation: int) -> None:
+def test_sequences_of_different_lengths_continue_from_their_own_ends(kernel: int, dilation: int) -> None:
     convolution, ends = made(kernel, dilation, True), torch.tensor([4, 1, 6])
     x, more = torch.randn(3, 6, INPUTS, dtype=torch.float64), torch.randn(3, 2, INPUTS, dtype=torch.float64)
     _, recent = convolution.advance(x, x.new_zeros(3, convolution.reach, INPUTS), ends)
@@ -104,24 +104,24 @@ def test_sequences_that_end_at_different_places_each_go_on_from_their_own(kernel
         torch.testing.assert_close(found[row], whole[-2:], **EXACT)
 
 
-def test_a_convolution_that_sees_both_sides_has_an_odd_kernel() -> None:
+def test_non_causal_convolutions_need_an_odd_kernel() -> None:
     with pytest.raises(ValueError, match=r"kernel \(4\) must be odd to see as much on either side"):
         made(4, 1, False)
 
 
-def test_windows_stand_end_to_end() -> None:
+def test_windows_concatenate_neighbouring_inputs() -> None:
     x = torch.arange(6.0).view(1, 6, 1)
     assert windows(x, 3, 2).tolist() == [[[0, 2, 4], [1, 3, 5]]]
     assert windows(x, 2).tolist() == [[[0, 1], [1, 2], [2, 3], [3, 4], [4, 5]]]
 
 
-def test_glu_is_one_half_gated_by_the_other() -> None:
+def test_glu_gates_the_first_half_by_the_second() -> None:
     x = torch.randn(5, 6, dtype=torch.float64)
     wanted = [[float(row[i]) / (1 + math.exp(-float(row[3 + i]))) for i in range(3)] for row in x]
     torch.testing.assert_close(glu(x), torch.tensor(wanted, dtype=torch.float64), **EXACT)
 
 
-def test_normalized_weights_have_the_length_and_the_direction_they_were_given() -> None:
+def test_normalized_weights_have_the_given_length_and_direction() -> None:
     v, g = torch.randn(3, 5, dtype=torch.float64), torch.tensor([2.0, -0.5, 3.0], dtype=torch.float64)
     found = weight_normalized(v, g)
     for row, direction, length in zip(found.tolist(), v.tolist(), g.tolist(), strict=True):
@@ -163,7 +163,7 @@ def test_a_scaled_gradient_leaves_the_value_alone() -> None:
     assert scale_gradient(plain, 0.125) is plain
 
 
-def test_a_normalized_projection_starts_as_it_was_drawn() -> None:
+def test_a_normalized_projection_is_initialized_with_its_direction() -> None:
     project = NormalizedLinear(400, 300, std=0.2)
     torch.testing.assert_close(project.weight, project.direction.detach())
     assert float(project.weight.detach().std()) == pytest.approx(0.2, rel=0.02)  # of 120,000 draws
@@ -171,7 +171,7 @@ def test_a_normalized_projection_starts_as_it_was_drawn() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])  # oneDNN takes the first alone
-def test_packed_for_predicting_it_computes_the_same(dtype: torch.dtype) -> None:
+def test_packed_normalized_projections_give_the_same_output(dtype: torch.dtype) -> None:
     project, x = NormalizedLinear(6, 4, std=1.0).to(dtype), torch.randn(3, 5, 6, dtype=dtype)
     with torch.no_grad():
         project.length.normal_()
@@ -185,7 +185,7 @@ def test_packed_for_predicting_it_computes_the_same(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(
+def test_packed_projections_do_not_recompute_the_normalized_weight(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To make it is more work than the product of the few rows of a search."""
@@ -216,7 +216,7 @@ def test_the_weight_is_made_once_for_each_product_and_never_again_once_packed(
     assert made == [4, 4]
 
 
-def test_where_there_is_no_onednn_the_weight_is_made_once_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_onednn_the_normalized_weight_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
     project = NormalizedLinear(6, 4, std=1.0)
     pack(project)

@@ -30,7 +30,7 @@ def test_an_element_is_dropped_with_that_probability_and_the_mean_is_kept(
     assert scales.item() == pytest.approx(2**16 / (2**16 - dropped), rel=rounding)
 
 
-def test_what_is_too_unlikely_for_sixteen_bits_never_happens() -> None:
+def test_probabilities_below_two_to_the_minus_17_drop_nothing() -> None:
     assert torch.equal(keep_mask(torch.Size([1_000]), 2**-18), torch.ones(1_000))
 
 
@@ -70,7 +70,7 @@ def test_both_precisions_drop_the_same_elements() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_adding_what_is_dropped_out_is_dropping_out_and_adding(dtype: torch.dtype) -> None:
+def test_dropout_add_equals_dropout_followed_by_a_sum(dtype: torch.dtype) -> None:
     layer, x, addition = Dropout(0.3), torch.randn(5, 9, dtype=dtype), torch.randn(5, 9, dtype=dtype)
     torch.manual_seed(4)
     apart = x + layer(addition)

@@ -157,7 +157,7 @@ def test_gradients_are_those_of_the_formulas(name: str) -> None:
 
 
 @torch.no_grad()
-def test_at_test_there_is_no_noise_and_no_limit() -> None:
+def test_in_evaluation_there_is_no_noise_and_no_capacity_limit() -> None:
     layer, x = build(count=4, capacity_factor=0.1).eval(), some_tokens(9)
     wanted = naive(layer, "relu", x, [True] * 9, None)
     torch.testing.assert_close(layer(x), wanted.outputs, **SIXTY_FOUR)
@@ -166,7 +166,7 @@ def test_at_test_there_is_no_noise_and_no_limit() -> None:
 
 
 @torch.no_grad()
-def test_what_finds_its_expert_full_adds_nothing() -> None:
+def test_tokens_for_a_full_expert_are_dropped() -> None:
     layer, x = build(count=4, top_k=1, capacity_factor=1.0), some_tokens(12).abs()
     layer.gate.copy_(torch.tensor([9.0, -9, -9, -9])[:, None].expand(4, WIDTH))  # all tokens want the first
     outputs, extra = collected(layer, x)
@@ -175,7 +175,7 @@ def test_what_finds_its_expert_full_adds_nothing() -> None:
     torch.testing.assert_close(outputs[:3], torch.stack([expert(layer, "relu", 0, token) for token in x[:3]]))
 
 
-def test_an_expert_takes_its_even_share_times_the_capacity_and_never_more_than_all_tokens() -> None:
+def test_capacity_is_the_even_share_times_the_factor_and_at_most_all_tokens() -> None:
     assert slots_each(1.0, 2, 100, 8) == 25
     assert slots_each(1.25, 2, 101, 8) == 32  # 31.5…, rounded up
     assert slots_each(50.0, 2, 100, 8) == 100
@@ -183,7 +183,7 @@ def test_an_expert_takes_its_even_share_times_the_capacity_and_never_more_than_a
 
 
 @torch.no_grad()
-def test_second_choices_wait_for_first_ones() -> None:
+def test_first_choices_get_slots_before_second_choices() -> None:
     routes = route(torch.tensor([[1, 0], [0, 1], [0, 1]]), None, 2, 2)
     assert routes.kept.view(2, 3).tolist() == [[True, True, True], [False, True, False]]
     assert routes.slots.view(2, 3).tolist() == [[2, 0, 1], [4, 3, 4]]
@@ -191,7 +191,7 @@ def test_second_choices_wait_for_first_ones() -> None:
 
 
 @torch.no_grad()
-def test_padding_is_not_routed_whatever_stands_there() -> None:
+def test_padding_is_not_routed() -> None:
     layer, x = build(count=3, capacity_factor=0.5), some_tokens(2, 6)
     valid = torch.arange(6) < torch.tensor([[2], [4]])
     other = torch.where(valid[..., None], x, 100 * some_tokens(2, 6))
@@ -208,7 +208,7 @@ def test_padding_is_not_routed_whatever_stands_there() -> None:
 
 
 @torch.no_grad()
-def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
+def test_a_listener_can_replace_the_gates() -> None:
     layer, x = build(count=4).eval(), some_tokens(2, 5)
     seen: dict[str, Tensor] = {}
 
@@ -230,7 +230,7 @@ def test_a_listener_sees_the_gates_and_may_switch_an_expert_off() -> None:
 
 
 @torch.no_grad()
-def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -> None:
+def test_in_training_the_output_tap_has_no_operation() -> None:
     layer, x, operations = build(count=4), some_tokens(5), []
 
     def hear(tapped: Tapped) -> None:
@@ -243,7 +243,7 @@ def test_what_was_said_while_choices_were_dropped_is_not_told_as_the_formula() -
     assert operations == ["", "mixture_of_experts"]
 
 
-def test_of_equal_scores_the_earlier_expert_is_chosen() -> None:
+def test_ties_go_to_the_expert_with_the_lower_index() -> None:
     scores = torch.tensor([[0.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]]).repeat(50, 1)
     choice = choose(scores, 2)
     assert choice.experts.tolist() == [[1, 2], [0, 1]] * 50
@@ -257,7 +257,7 @@ def test_the_same_seed_chooses_the_same() -> None:
 
 
 @torch.no_grad()
-def test_all_experts_may_be_chosen_and_then_none_has_more_load_than_another() -> None:
+def test_with_k_equal_to_the_number_of_experts_loads_are_equal() -> None:
     layer, x = build(count=3, top_k=3, importance=0.0, load=1.0), some_tokens(5)
     outputs, extra = collected(layer, x)
     assert float(extra.losses[0]) == 0.0
@@ -266,7 +266,7 @@ def test_all_experts_may_be_chosen_and_then_none_has_more_load_than_another() ->
     assert torch.equal(sure, torch.ones(5, 3, dtype=torch.float64))
 
 
-def test_noise_that_has_all_but_gone_leaves_gradients_finite() -> None:
+def test_vanishing_noise_has_finite_gradients() -> None:
     layer, x = build(count=4), some_tokens(9).abs()
     with torch.no_grad():
         layer.noise.fill_(-1e3)  # whose softplus is zero
@@ -326,7 +326,7 @@ def test_without_noise_every_expert_can_be_chosen_from_the_start() -> None:
     assert extra.row()[:4].min() > 0  # type: ignore[index]
 
 
-def test_with_noise_all_begin_equal() -> None:
+def test_with_noise_gates_are_initially_zero() -> None:
     layer = Experts(WIDTH, HIDDEN, count=4)
     _, extra = collected(layer, some_tokens(4000).float())
     row = extra.row()
@@ -334,7 +334,7 @@ def test_with_noise_all_begin_equal() -> None:
     torch.testing.assert_close(row[:4] / 8000, torch.full((4,), 0.25), rtol=0.0, atol=0.02)
 
 
-def test_outside_a_collection_nothing_is_kept_and_while_tested_nothing_is_collected() -> None:
+def test_losses_are_collected_in_training_inside_collect_only() -> None:
     layer, x = build(count=4), some_tokens(5)
     _, extra = collected(layer, x)
     assert len(extra.losses) == 1
@@ -349,7 +349,7 @@ def test_outside_a_collection_nothing_is_kept_and_while_tested_nothing_is_collec
     assert layer._collected is None
 
 
-def test_a_collection_inside_another_keeps_to_itself() -> None:
+def test_nested_collections_are_separate() -> None:
     layer, x = build(count=4), some_tokens(5)
     with collect(layer) as outer:
         layer(x)
@@ -392,6 +392,6 @@ def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() 
         ({"noise": False}, r"experts\.load \(0\.1\) is estimated through the noise.*set experts\.load: 0"),
     ],
 )
-def test_experts_that_cannot_be_are_refused(recipe: dict[str, Any], message: str) -> None:
+def test_invalid_expert_configs_are_refused(recipe: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ExpertsConfig.model_validate(recipe)

@@ -38,7 +38,7 @@ def test_the_net_is_its_formula(kind: str, inner: int | None) -> None:
     torch.testing.assert_close(net(x), hidden @ net.down.weight.T + net.down.bias, rtol=1e-14, atol=1e-12)
 
 
-def test_dropout_on_the_inner_activations_happens_where_it_is_asked_for_and_in_training_only() -> None:
+def test_inner_dropout_applies_in_training_only() -> None:
     x = torch.randn(4, 8)
     plain, dropping = FeedForwardNet(8, 32), FeedForwardNet(8, 32, dropout=0.5)
     assert torch.equal(plain(x), plain(x))
@@ -54,7 +54,7 @@ def test_an_embedding_is_a_row_times_the_root_of_the_width() -> None:
     assert torch.equal(found[0], 4.0 * layer.weight[[3, 0]])
 
 
-def test_what_enters_a_network_has_variance_one() -> None:
+def test_embeddings_have_variance_one() -> None:
     vectors = Embedding(1000, 64)(torch.arange(1000))
     assert abs(vectors.var().item() - 1.0) < 0.02  # 64,000 draws: the standard error is √(2/64000) = 0.006
 

@@ -32,7 +32,7 @@ def test_triton_runs_where_it_finds_a_compiler_and_the_headers(installed: Path) 
     assert kernels._triton_runs()
 
 
-def test_without_triton_there_is_nothing_to_run(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_triton_no_kernel_runs(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "find_spec", lambda name: None)
     assert not kernels._triton_runs()
 
@@ -71,7 +71,7 @@ def test_without_the_headers_triton_does_not_run(installed: Path, name: str, mon
     assert kernels._triton_runs()
 
 
-def test_kernels_take_what_lies_on_cuda_and_loses_nothing_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_triton_kernels_support_cuda_tensors_up_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes(device: str, dtype: torch.dtype) -> bool:
         tensor: Any = SimpleNamespace(device=torch.device(device), dtype=dtype)
         return kernels.supports_triton(tensor)
@@ -96,7 +96,7 @@ def test_kernels_take_what_lies_on_cuda_and_loses_nothing_in_float32(monkeypatch
         ("x86_64", ("avx512_bf16",), False),
     ],
 )
-def test_whether_a_cpu_has_products_of_bfloat16(
+def test_bfloat16_support_of_the_cpu(
     machine: str, able: tuple[str, ...], wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)

@@ -63,7 +63,7 @@ def test_without_gradients_a_product_takes_padded_heads_as_they_lie() -> None:
 
 
 @given(lengths=LENGTHS, more=st.integers(0, 3))
-def test_packed_and_padded_layouts_tell_the_same(lengths: list[int], more: int) -> None:
+def test_packed_and_padded_layouts_agree(lengths: list[int], more: int) -> None:
     longest = max(lengths) + more
     packed, padded = Packed.of(lengths, longest=longest), Padded.of(lengths, longest=longest)
     real = torch.tensor([[t < length for t in range(longest)] for length in lengths])

@@ -90,7 +90,7 @@ def test_whichever_operand_is_learned_alone_gets_its_gradient(learned: str) -> N
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 4).double(), torch.randn(3, 4).bfloat16(), torch.empty(0, 4)])
-def test_what_onednn_does_not_take_goes_to_torch(x: Tensor) -> None:
+def test_operands_that_onednn_does_not_support_use_torch(x: Tensor) -> None:
     weight = torch.randn(2, 4, dtype=x.dtype)
     assert not onednn_fits(x, weight)
     assert torch.equal(linear(x, weight), nn.functional.linear(x, weight))

@@ -79,7 +79,7 @@ def both(case: tuple[Tensor, ...], smoothing: float, scale: float = 1.0) -> list
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
-def test_without_holding_the_logits_the_loss_and_all_gradients_are_the_same(
+def test_blockwise_cross_entropy_has_the_same_loss_and_gradients(
     smoothing: float, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(losses, "_ROWS", 16)
@@ -120,7 +120,7 @@ def test_in_mixed_precision_products_are_rounded_and_sums_are_not(smoothing: flo
         assert float((mine.double() - other).norm()) < 2**-7 * float(other.norm())
 
 
-def test_a_word_of_no_measurable_probability_has_a_loss_all_the_same() -> None:
+def test_tiny_probabilities_have_a_finite_loss() -> None:
     """Its probability is 0 in float32, whose logarithm is not its loss."""
     features, weight, bias = torch.ones(2, 1), torch.tensor([[0.0], [200.0], [0.0]]), torch.zeros(3)
     loss = cross_entropy(features.requires_grad_(), weight, bias, torch.tensor([2, 1]), 0.0)
@@ -139,7 +139,7 @@ def test_a_frozen_output_layer_gets_no_gradient_and_the_others_the_same() -> Non
 
 @pytest.mark.parametrize("smoothing", SMOOTHINGS)
 @pytest.mark.parametrize("learning", [True, False])
-def test_whichever_way_is_taken_padding_counts_for_nothing(smoothing: float, learning: bool) -> None:
+def test_all_kernels_ignore_padding(smoothing: float, learning: bool) -> None:
     features, weight, bias, targets = some_case(24)
     targets[[0, 7, 23]] = PAD
     features = features.view(4, 6, WIDTH).requires_grad_(learning)
@@ -201,7 +201,7 @@ def test_the_loss_of_our_kernels_and_its_gradient_are_those_of_the_formula(
 
 
 @pytest.mark.kernels
-def test_infinite_logits_leave_no_hole_in_what_our_kernels_make(kernels: torch.device) -> None:
+def test_infinite_logits_give_no_nan_in_triton_kernels(kernels: torch.device) -> None:
     """Words that cannot be (−∞) have no probability and no gradient; nor need numbers lie side by side."""
     logits = torch.randn(9_000, 3, device=kernels).t()
     logits[:, 100:5_000] = -torch.inf

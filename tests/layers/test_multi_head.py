@@ -67,6 +67,6 @@ def test_dropout_on_the_weights_happens_in_training_only() -> None:
     assert torch.equal(run(), run())
 
 
-def test_a_width_that_the_heads_cannot_share_is_refused() -> None:
+def test_a_width_that_heads_do_not_divide_is_refused() -> None:
     with pytest.raises(ValueError, match=r"width \(10\) is not divisible by heads \(4\)"):
         MultiHeadAttention(10, 4)

@@ -61,7 +61,7 @@ def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place:
     assert torch.equal(residual.eval().add(x, output), residual.norm(x + output) if place == "post" else x + output)
 
 
-def test_a_post_norm_block_hands_on_the_precision_of_its_sublayer_and_others_that_of_the_sum() -> None:
+def test_post_norm_blocks_return_the_dtype_of_the_sublayer() -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8).bfloat16()
     for place, precision in {"post": torch.bfloat16, "pre": torch.float32, "none": torch.float32}.items():
         assert build_residual(NormConfig(place=place), 8, 0.0).add(x, output).dtype == precision
@@ -130,7 +130,7 @@ def test_batch_norm_never_counts_padding() -> None:
         torch.testing.assert_close(padded, packed_one, **SIXTY_FOUR)
 
 
-def test_at_test_batch_norm_goes_by_its_running_averages() -> None:
+def test_batch_norm_uses_running_averages_in_evaluation() -> None:
     norm = BatchNorm(8).double()
     for _ in range(200):
         norm(3 + 2 * torch.randn(64, 8, dtype=torch.float64))
@@ -145,7 +145,7 @@ def test_at_test_batch_norm_goes_by_its_running_averages() -> None:
     assert (norm.variance - 4).abs().max() < 1.5
 
 
-def test_a_batch_of_one_token_goes_by_the_running_averages_and_leaves_them() -> None:
+def test_batch_norm_of_one_token_uses_running_averages_unchanged() -> None:
     norm, x = BatchNorm(8), torch.randn(1, 8)
     torch.testing.assert_close(norm(x), x, rtol=0, atol=2e-5)  # mean 0, variance 1 and ε
     assert not norm.mean.any()
@@ -159,7 +159,7 @@ def test_batch_norm_sums_in_the_precision_of_its_averages() -> None:
     assert torch.equal(norm(x), BatchNorm(8)(x.float()))
 
 
-def test_a_frozen_batch_norm_goes_by_its_running_averages_and_leaves_them() -> None:
+def test_frozen_batch_norm_uses_running_averages_unchanged() -> None:
     norm, x = with_random_gain(BatchNorm(8)), torch.randn(5, 8, dtype=torch.float64)
     norm(torch.randn(9, 8, dtype=torch.float64))
     before = {name: value.clone() for name, value in norm.state_dict().items()}

@@ -76,7 +76,7 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("width", [2, 8])
-def test_rotation_turns_each_pair_by_an_angle_of_its_own(width: int) -> None:
+def test_rotation_rotates_each_pair_by_its_own_angle(width: int) -> None:
     x = torch.randn(7, 2, width)
     found = rotate(x, torch.arange(7))
     for position in range(7):
@@ -105,12 +105,12 @@ def test_after_rotation_a_dot_product_depends_on_the_distance_alone() -> None:
     assert abs(score(9, 0) - score(9, 5)) > 0.1  # and it does depend on that
 
 
-def test_position_zero_is_not_turned() -> None:
+def test_position_zero_is_not_rotated() -> None:
     x = torch.randn(1, 2, 8)
     assert torch.equal(rotate(x, torch.tensor([0])), x)
 
 
-def test_rotation_gives_back_the_type_it_was_given_and_turns_in_float32() -> None:
+def test_rotation_computes_in_float32_and_keeps_the_dtype() -> None:
     """bfloat16 has no 257: neighbours would be turned alike."""
     x, positions = torch.randn(300, 2, 8, dtype=torch.bfloat16), torch.arange(300)
     found = rotate(x, positions)

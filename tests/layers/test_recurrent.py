@@ -134,7 +134,7 @@ def test_a_batch_is_read_as_each_sentence_alone_from_its_own_ends(cell: str, bid
 
 
 @pytest.mark.parametrize("cell", CELL_KINDS)
-def test_what_stands_behind_a_sentence_is_not_read(cell: str) -> None:
+def test_padding_is_not_read(cell: str) -> None:
     layer, layout = recurrence(cell, bidirectional=True), Padded.of([4, 2])
     x = torch.randn(2, 4, INPUTS, dtype=torch.float64)
     other = x.clone()
@@ -146,7 +146,7 @@ def test_what_stands_behind_a_sentence_is_not_read(cell: str) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", CELL_KINDS)
-def test_a_batch_is_read_alike_whether_somebody_listens_or_not(cell: str, bidirectional: bool) -> None:
+def test_recording_does_not_change_states(cell: str, bidirectional: bool) -> None:
     layer, layout = recurrence(cell, bidirectional=bidirectional), Padded.of([3, 5, 2])
     x = torch.randn(3, 5, INPUTS, dtype=torch.float64)
     alone, final = layer.read(x, layout)
@@ -169,9 +169,7 @@ def test_a_packed_batch_is_read_like_a_padded_one(cell: str) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("cell", CELL_KINDS)
-def test_a_batch_without_padding_is_read_as_it_is_and_no_otherwise(
-    cell: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_without_padding_skip_packing(cell: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = recurrence(cell, bidirectional=bidirectional)
     x = torch.randn(3, 5, INPUTS, dtype=torch.float64, requires_grad=True)
     wanted = [x, *layer.parameters()]
@@ -191,7 +189,7 @@ def test_a_batch_without_padding_is_read_as_it_is_and_no_otherwise(
             torch.testing.assert_close(mine, other, rtol=1e-12, atol=1e-12)
 
 
-def test_what_was_read_for_an_answer_can_be_learned_from() -> None:
+def test_layouts_cached_in_inference_mode_work_in_training() -> None:
     """Nothing that a layout keeps from inference mode is in the way of gradients."""
     layer, layout = recurrence("lstm"), Padded.of([3, 2])
     x = torch.randn(2, 3, INPUTS, dtype=torch.float64, requires_grad=True)
@@ -210,7 +208,7 @@ GATES = {
 
 
 @pytest.mark.parametrize("cell", CELL_KINDS)
-def test_a_listener_hears_gates_and_states_and_changes_nothing(cell: str) -> None:
+def test_taps_record_gates_and_states(cell: str) -> None:
     layer = recurrence(cell)
     x, hidden, heard = torch.randn(2, 5, INPUTS, dtype=torch.float64), some_hidden(layer, 2), []
     alone, _ = layer(x, hidden)

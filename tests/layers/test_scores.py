@@ -94,7 +94,7 @@ def test_a_score_that_claims_a_fused_scale_is_the_dot_product_times_it(kind: str
         torch.testing.assert_close(score(query, prepared), score.fused_scale * query @ prepared.mT, **EXACT)
 
 
-def test_who_follows_the_arithmetic_sees_additive_scores_made_by_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recordings_compute_additive_scores_by_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where a kernel of ours could make them at once: that would have nothing to show."""
     score, query, key = random_score("additive"), *torch.randn(2, 2, 1, 3, WIDTH, dtype=torch.float64)
     assert isinstance(score, Additive)

@@ -26,7 +26,7 @@ class Chain(TapModule):
         return self.tap("sum", self.first(x) + self.second(self.plain(x)), "a + b", ["first.double", "second.double"])
 
 
-def test_outside_a_recording_nothing_is_heard_and_a_tap_gives_back_its_tensor() -> None:
+def test_without_listeners_a_tap_returns_its_tensor() -> None:
     module, x = Chain(), torch.randn(3, 2)
     assert not module.recorded
     assert module.explicit_tap is None
@@ -44,7 +44,7 @@ def test_inside_taps_come_in_order_with_full_names_formulas_and_inputs() -> None
     assert heard[2].tensor is output
 
 
-def test_one_can_listen_to_some_modules_only() -> None:
+def test_listeners_can_be_limited_to_some_modules() -> None:
     module, heard = Chain(), []
     with on_taps(module, heard.append, only=["second"]):
         module(torch.randn(3, 2))
@@ -52,14 +52,14 @@ def test_one_can_listen_to_some_modules_only() -> None:
     assert [tapped.name for tapped in heard] == ["second.double"]
 
 
-def test_listening_to_no_module_hears_nothing() -> None:
+def test_a_listener_for_no_module_receives_nothing() -> None:
     module, heard = Chain(), []
     with on_taps(module, heard.append, only=()):
         module(torch.randn(3, 2))
     assert heard == []
 
 
-def test_after_an_exception_nobody_listens_any_more() -> None:
+def test_an_exception_removes_the_listener() -> None:
     module, heard = Chain(), []
     with pytest.raises(RuntimeError, match="stop"), on_taps(module, heard.append):
         raise RuntimeError("stop")
@@ -68,7 +68,7 @@ def test_after_an_exception_nobody_listens_any_more() -> None:
     assert not any(part.recorded for part in (module, module.first, module.second))
 
 
-def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listener_left() -> None:
+def test_an_outer_listener_stays_after_an_inner_one_is_removed() -> None:
     module, outer, inner = Chain(), [], []
     with on_taps(module, outer.append):
         with on_taps(module, inner.append, only=["second"]):
@@ -79,7 +79,7 @@ def test_whoever_listened_before_goes_on_hearing_and_alone_after_a_second_listen
     assert not module.second.recorded
 
 
-def test_each_of_two_listeners_knows_a_module_by_its_own_path() -> None:
+def test_each_listener_gets_paths_relative_to_its_own_model() -> None:
     module, whole, part = Chain(), [], []
     with on_taps(module, whole.append), on_taps(module.second, part.append):
         module(torch.randn(3, 2))
@@ -87,7 +87,7 @@ def test_each_of_two_listeners_knows_a_module_by_its_own_path() -> None:
     assert [tapped.name for tapped in part] == ["double"]
 
 
-def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
+def test_a_returned_tensor_replaces_the_tapped_one() -> None:
     module, x, heard = Chain(), torch.randn(3, 2), []
 
     def silence(tapped: Tapped) -> Tensor | None:
@@ -100,7 +100,7 @@ def test_what_a_listener_returns_takes_the_place_of_what_it_heard() -> None:
     assert torch.equal(module(x), 2 * x + 2 * module.plain(x))  # and afterwards all is as it was
 
 
-def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
+def test_a_replacement_of_another_shape_is_refused() -> None:
     module = Chain()
     refused = pytest.raises(ValueError, match=r"first.double, which is \(3, 2\), by a tensor \(1, 2\)")
     with refused, on_taps(module, lambda tapped: tapped.tensor[:1]):
@@ -108,7 +108,7 @@ def test_a_tensor_of_another_shape_cannot_take_a_place() -> None:
 
 
 @pytest.mark.parametrize("point", ["query", "key", "value", "scores", "weights", "context", "output"])
-def test_attention_goes_on_with_what_is_put_at_any_of_its_taps(point: str) -> None:
+def test_attention_uses_replacements_at_all_of_its_taps(point: str) -> None:
     attention, layout = MultiHeadAttention(8, 2), Padded.of([4, 3])
     heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     with torch.no_grad():
@@ -140,7 +140,7 @@ def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: py
     assert calls == [1]
 
 
-def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_running(
+def test_a_listener_for_named_points_keeps_the_fused_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     attention, layout, heard = MultiHeadAttention(8, 2), Padded.of([4, 3]), []
@@ -158,7 +158,7 @@ def test_who_names_the_points_wanted_hears_those_and_leaves_the_fused_kernel_run
     assert heard[1].tensor is output
 
 
-def test_who_wants_all_beside_one_who_names_points_makes_the_weights_heard_by_both() -> None:
+def test_a_listener_for_all_points_makes_weights_available_to_others() -> None:
     attention, layout, some, every = MultiHeadAttention(8, 2), Padded.of([4, 3]), [], []
     heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     with on_taps(attention, some.append, points=("weights",)), on_taps(attention, every.append):
@@ -167,7 +167,7 @@ def test_who_wants_all_beside_one_who_names_points_makes_the_weights_heard_by_bo
     assert len(every) > 5
 
 
-def test_features_do_not_change_while_somebody_listens(any_model: Seq2Seq) -> None:
+def test_recording_does_not_change_features(any_model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
     layouts = Padded.of([4, 2]), Padded.of([3, 2])
     heard: list[Tapped] = []
@@ -184,7 +184,7 @@ def test_features_do_not_change_while_somebody_listens(any_model: Seq2Seq) -> No
         assert f"{path}.weights" in names
 
 
-def test_the_attention_that_is_heard_adds_up_to_one_over_the_real_source(model: Seq2Seq) -> None:
+def test_recorded_attention_sums_to_one_over_real_tokens(model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
     heard: list[Tapped] = []
     with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):

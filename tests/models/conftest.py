@@ -1,4 +1,4 @@
-"""What the tests of models share."""
+"""Fixtures for all tests of models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from sightline.layers import attention
 
 
 @pytest.fixture(autouse=True)
-def some_keys_are_short_and_some_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU few keys go to the explicit kernel and many to the fused one; here both run in every model."""
+def explicit_kernel_up_to_three_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lower the limit between explicit and fused kernels on the CPU, so that tiny models use both."""
     monkeypatch.setattr(attention, "_SHORT_ON_CPU", 3)

@@ -196,7 +196,7 @@ def test_gated_convolutions_and_their_attention_are_their_formulas(
 
 
 @torch.no_grad()
-def test_states_that_come_without_vectors_count_as_a_tenth_beside_zeros(build_model: Callable[..., Seq2Seq]) -> None:
+def test_states_of_other_encoders_are_scaled_by_a_tenth(build_model: Callable[..., Seq2Seq]) -> None:
     decoder = build_model(CONVOLUTIONAL, CONVOLUTIONAL).decoder
     states, x, layout = torch.randn(2, 5, WIDTH), torch.randn(2, 4, WIDTH), Padded.of([5, 3])
     memories = [
@@ -210,7 +210,7 @@ def test_states_that_come_without_vectors_count_as_a_tenth_beside_zeros(build_mo
 
 
 @pytest.mark.parametrize("layers", [1, 3])
-def test_the_encoder_gets_its_gradient_divided_by_twice_the_looks(
+def test_encoder_gradients_are_divided_by_twice_the_attention_layers(
     build_model: Callable[..., Seq2Seq], layers: int
 ) -> None:
     """But not through its vectors; measured against differences of the loss itself."""
@@ -271,7 +271,7 @@ def test_weights_start_smaller_where_dropout_makes_their_inputs_larger(dropout: 
     assert float(weight.std()) == pytest.approx(math.sqrt(4 * (1 - dropout) / 400), rel=0.02)  # of 80,000 draws
 
 
-def test_what_is_past_the_learned_positions_is_an_error_that_says_so(build_model: Callable[..., Seq2Seq]) -> None:
+def test_inputs_longer_than_the_learned_positions_are_refused(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(CONVOLUTIONAL, CONVOLUTIONAL)
     assert model.longest == 32
     with pytest.raises(ValueError, match="position 33 is past the 32 learned ones"):
@@ -378,17 +378,17 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
         ({"decoder": {**BYTENET, "dilations": [0]}}, "greater than or equal to 1"),
     ],
 )
-def test_what_cannot_be_built_is_said(model: dict[str, Any], said: str) -> None:
+def test_invalid_convolutional_configs_are_refused(model: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ModelConfig.model_validate({"width": 8, **model})
 
 
-def test_a_table_of_positions_too_small_for_the_data_is_said_before_training(tmp_path: Path) -> None:
+def test_a_position_table_too_small_for_the_data_is_refused_before_training(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"decoder\.positions\.max_positions \(32\) is less than the longest sentence"):
         check_trainable(written(tmp_path, CONVOLUTIONAL))
 
 
-def test_a_decoder_that_does_not_look_cannot_be_held_to_what_it_covered(tmp_path: Path) -> None:
+def test_coverage_needs_a_decoder_with_attention(tmp_path: Path) -> None:
     sections = written(tmp_path, BYTENET).model_dump()
     with pytest.raises(ValueError, match=r"coverage_penalty.* needs a decoder with attention"):
         Recipe.model_validate({**sections, "decoding": {"coverage_penalty": 0.2}})

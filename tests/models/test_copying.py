@@ -134,7 +134,7 @@ def test_cached_is_uncached(copier: CopyingSeq2Seq) -> None:
 
 
 @torch.no_grad()
-def test_who_joins_a_running_batch_continues_as_if_alone(copier: CopyingSeq2Seq) -> None:
+def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(copier: CopyingSeq2Seq) -> None:
     for logs, row, past in joined_at_random(copier.advance, lambda rows: begin(copier, [SOURCES[n] for n in rows])):
         alone, _ = copier.advance(torch.tensor([past]), begin(copier, [SOURCES[row]]))
         width = alone.shape[-1]
@@ -143,7 +143,7 @@ def test_who_joins_a_running_batch_continues_as_if_alone(copier: CopyingSeq2Seq)
 
 
 @torch.no_grad()
-def test_hypotheses_that_stay_and_sentences_that_leave_go_on_as_if_alone(copier: CopyingSeq2Seq) -> None:
+def test_selected_hypotheses_and_kept_sentences_continue_as_if_alone(copier: CopyingSeq2Seq) -> None:
     _, state = copier.advance(torch.full((3, 1), START), begin(copier, SOURCES))
     state = state.select(torch.zeros(3, 2, dtype=torch.int64))
     _, state = copier.advance(torch.tensor([[13], [4], [6], [13], [7], [8]]), state)
@@ -217,7 +217,7 @@ def test_under_autocast_the_mixture_is_in_float32() -> None:
         {"beam": 2, "coverage_penalty": 0.2},
     ],
 )
-def test_what_every_search_finds_has_the_score_it_says(copier: CopyingSeq2Seq, changes: dict[str, Any]) -> None:
+def test_every_search_reports_the_score_of_its_output(copier: CopyingSeq2Seq, changes: dict[str, Any]) -> None:
     options = Decoding.model_validate({"max_length": 8, **changes})
     sources = [source[:-1] for source in SOURCES]
     for source, guesses in zip(sources, decode(copier, make_requests(sources), options), strict=True):
@@ -248,7 +248,7 @@ def test_a_source_is_searched_the_same_alone_and_beside_others(copier: CopyingSe
         assert decode(copier, make_requests([source]), options)[0][0].tokens == best.tokens
 
 
-def test_copiers_write_together_as_an_ensemble() -> None:
+def test_copying_models_form_an_ensemble() -> None:
     models = [build("lstm", 1), build("transformer", 2)]
     sources = [source[:-1] for source in SOURCES]
     found = log_probabilities(Ensemble(models), sources, TARGETS)
@@ -264,7 +264,7 @@ def test_copiers_write_together_as_an_ensemble() -> None:
 
 
 @torch.no_grad()
-def test_taps_show_where_it_copies_from_and_whether_it_does() -> None:
+def test_taps_record_copy_weights_and_gate() -> None:
     model, heard = build("transformer"), dict[str, Tensor]()
 
     def hear(tapped: Tapped) -> None:

@@ -47,7 +47,7 @@ def test_cached_is_uncached(model: CountedModel) -> None:
         torch.testing.assert_close(torch.cat(found, dim=1), whole, rtol=0, atol=0)
 
 
-def test_who_joins_a_running_batch_continues_as_if_alone(model: CountedModel) -> None:
+def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(model: CountedModel) -> None:
     for features, _, past in joined_at_random(model.advance, lambda rows: model.begin_empty(len(rows))):
         torch.testing.assert_close(features.exp(), torch.from_numpy(model.trained.distribution(past)).float())
 
@@ -77,7 +77,7 @@ def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3}, {"sample": {"seed": 5}, "nbest": 2}], ids=str)
-def test_texts_gone_on_with_together_are_found_as_alone(model: CountedModel, options: dict[str, Any]) -> None:
+def test_texts_are_continued_the_same_in_a_batch_as_alone(model: CountedModel, options: dict[str, Any]) -> None:
     decoding = Decoding.model_validate({"max_length": 6, **options})
     prefixes = [[4], [], [7, 8, 7], [4, 5]]
     together = decode(model, make_requests(prefixes=prefixes), decoding)
@@ -94,7 +94,7 @@ def test_the_past_of_texts_stands_on_their_device() -> None:
     assert state.recent.device == texts.device and state.recent.shape == (1, 3, 0)
 
 
-def test_before_counting_there_is_nothing_to_ask() -> None:
+def test_a_model_without_counts_raises() -> None:
     with pytest.raises(ValueError, match="this n-gram model has not been counted yet; train it first"):
         CountedModel().advance(torch.tensor([[START]]), CountedModel().begin_empty(1))
 

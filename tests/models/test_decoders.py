@@ -1,7 +1,7 @@
-"""What every combination of encoder and decoder owes to training and search.
+"""Properties of every combination of encoder and decoder.
 
-Cached = uncached, packed = padded, no sentence sees another, no token sees a later one, and any hypothesis of a beam
-continues as if it had been alone from the start.
+Cached = uncached, packed = padded, sentences are independent, tokens do not depend on later ones, and hypotheses of a
+beam continue as if they were alone.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def begin(model: Seq2Seq, sources: list[list[int]]) -> Any:
 
 
 def at_once(model: Seq2Seq, sources: list[list[int]], targets: list[list[int]]) -> list[Tensor]:
-    """The features of each target, without what stands behind it."""
+    """The features of each target, without padding."""
     features = model(*padded(sources), *padded(targets))
     return [row[: len(target)] for row, target in zip(features, targets, strict=True)]
 
 
 @lru_cache(maxsize=2)
 def together(model: Seq2Seq) -> list[Tensor]:
-    """All three pairs in one padded batch: what the other ways are held to."""
+    """All three pairs in one padded batch: the reference."""
     with torch.no_grad():
         return at_once(model, SOURCES, TARGETS)
 
@@ -135,7 +135,7 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(any_model: Seq2Seq) -
 
 
 @torch.no_grad()
-def test_after_a_sentence_has_left_the_others_go_on_as_before(model: Seq2Seq) -> None:
+def test_kept_sentences_continue_as_before(model: Seq2Seq) -> None:
     first, second = torch.tensor([[2], [2], [2]]), torch.tensor([[9], [5]])
     _, state = model.advance(first, begin(model, SOURCES))
     found, _ = model.advance(second, state.keep(torch.tensor([0, 2])))
@@ -144,7 +144,7 @@ def test_after_a_sentence_has_left_the_others_go_on_as_before(model: Seq2Seq) ->
 
 
 @torch.no_grad()
-def test_who_joins_a_running_batch_continues_as_if_alone(any_model: Seq2Seq) -> None:
+def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(any_model: Seq2Seq) -> None:
     found = joined_at_random(any_model.advance, lambda rows: begin(any_model, [SOURCES[row] for row in rows]))
     for features, row, past in found:
         (alone,) = at_once(any_model, [SOURCES[row]], [past])

@@ -202,7 +202,7 @@ def test_a_layer_that_reads_backwards_is_the_second_half_of_one_that_reads_both_
         torch.testing.assert_close(ours, theirs[..., 4:], **EXACT)
 
 
-def test_residual_links_begin_at_the_third_layer() -> None:
+def test_residual_connections_begin_at_the_third_layer() -> None:
     kinds = [type(build_skip_connection("residual", number, 4, 4)) for number in range(4)]
     assert kinds == [SkipConnection, SkipConnection, ResidualConnection, ResidualConnection]
     assert [type(build_skip_connection(kind, 0, 4, 4)) for kind in ("none", "fast-forward")] == [
@@ -275,7 +275,7 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
 # --- what was there before ------------------------------------------------------------------------------------------
 
 
-def test_runs_of_before_still_load(build_model: Callable[..., Seq2Seq]) -> None:
+def test_weights_of_earlier_versions_load(build_model: Callable[..., Seq2Seq]) -> None:
     """The names and shapes of a bidirectional encoder and an input-fed decoder, as they were saved in October 2026."""
     encoder = {"kind": "recurrent", "cell": "gru", "layers": 2, "bidirectional": True, "dropout": 0.0}
     decoder = {"kind": "recurrent", "cell": "lstm", "layers": 2, "attention": {"kind": "additive"}, "dropout": 0.0}
@@ -326,7 +326,7 @@ def test_runs_of_before_still_load(build_model: Callable[..., Seq2Seq]) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused(side: str, options: dict[str, Any], message: str) -> None:
+def test_invalid_recurrent_configs_are_refused(side: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         ModelConfig.model_validate(
             {"width": WIDTH, "encoder": LSTM, "decoder": LSTM, side: {**LSTM, "layers": 2, **options}}

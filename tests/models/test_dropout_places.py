@@ -55,7 +55,9 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], list[int]]] =
 
 @pytest.mark.parametrize("lay", [padded, packed])
 @pytest.mark.parametrize("name", PLACES)
-def test_a_body_that_learns_drops_out_in_its_places(name: str, lay: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropout_applies_at_the_expected_places_in_training(
+    name: str, lay: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     encoder, decoder, *wanted = PLACES[name]
     recipe = {"width": WIDTH, "encoder": {**encoder, "dropout": 0.3}, "decoder": {**decoder, "dropout": 0.3}}
     model, found = Seq2Seq(ModelConfig.model_validate(recipe), 13, 13), list[int]()

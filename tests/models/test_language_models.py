@@ -232,7 +232,7 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(translator: DecoderOn
 
 
 @torch.no_grad()
-def test_who_joins_a_running_batch_continues_as_if_alone(translator: DecoderOnly) -> None:
+def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(translator: DecoderOnly) -> None:
     found = joined_at_random(translator.advance, lambda rows: begin(translator, [SOURCES[row] for row in rows]))
     for features, row, past in found:
         torch.testing.assert_close(features, alone(translator, [*SOURCES[row], *past])[-1], **CLOSE)

@@ -76,7 +76,7 @@ def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: s
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
 @pytest.mark.parametrize("name", SPANS)
-def test_who_joins_a_running_batch_continues_as_if_alone(name: str, positions: str) -> None:
+def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(name: str, positions: str) -> None:
     model = build(SPANS[name], positions, layers=3)
     rows, _, _ = sources([6, 3, 9])
 

@@ -3,17 +3,17 @@
 With h = w₁…w_{k−1} a history, h' = w₂…w_{k−1} the same without its first word, and a(·) adjusted counts,
 
     P(w | h) = (a(hw) − D(a(hw))) / Σ_v a(hv)  +  γ(h) P(w | h')
-    γ(h)     = Σ_v D(a(hv)) / Σ_v a(hv)            (1 where nothing ever followed h)
+    γ(h)     = Σ_v D(a(hv)) / Σ_v a(hv)            (1 if nothing follows h)
 
-and below the empty history stands the uniform distribution over all ids but `start`, which never comes next.
-At the highest order, and for whatever begins with `start` (nothing can precede it), a is the count; elsewhere it
-is the number of distinct words seen before, N₁₊(• hw) (Kneser and Ney 1995; for `start`, Heafield et al. 2013).
-The discounts are those of Chen and Goodman (1999), "modified", for each order from the n_j, the number of its
-n-grams with a = j:  Y = n₁ / (n₁ + 2n₂),  D(j) = j − (j + 1) Y n_{j+1} / n_j  for j = 1, 2 and 3 or more, D(0) = 0.
+The empty history backs off to the uniform distribution over all ids except `start`. At the highest order, and for
+n-grams that begin with `start`, a is the count; elsewhere it is the number of distinct preceding words, N₁₊(• hw)
+(Kneser and Ney 1995; for `start`, Heafield et al. 2013). Discounts are the modified ones of Chen and Goodman (1999),
+for each order from n_j, the number of its n-grams with a = j:  Y = n₁ / (n₁ + 2n₂),
+D(j) = j − (j + 1) Y n_{j+1} / n_j  for j = 1, 2 and 3 or more, D(0) = 0.
 
-The n-grams of each order are a sorted array. The number of an n-gram is its place there, and its key the number of
-its first k−1 words times V plus its last word, so what follows a history lies side by side, and a whole text is
-looked up at once, one binary search an order.
+The n-grams of each order are a sorted array. An n-gram's number is its index there, its key the number of its first
+k−1 words times V plus its last word: n-grams with the same history are adjacent, and a whole text needs one binary
+search per order.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from torch import Tensor, nn
 
 from sightline.files import write_atomically
 from sightline.layers.layout import Layout
-from sightline.models.protocol import join_rows
+from sightline.models.protocol import join_rows, select_hypotheses
 
 Ids = Sequence[int] | NDArray[np.integer]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-_NONE = -1  # the number of an n-gram that was never seen
-# Where a corpus is too small or too regular to estimate discounts from (the choice of KenLM, `--discount_fallback`).
+_NONE = -1  # number of an unseen n-gram
+# For corpora too small or too regular to estimate discounts (the values of KenLM's `--discount_fallback`).
 _FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 
 
@@ -50,14 +50,14 @@ class NgramError(ValueError):
 
 @dataclass(frozen=True)
 class _Order:
-    """All n-grams of one length, N of them; those of length 1 are all V ids, seen or not."""
+    """All N n-grams of one length; for length 1 all V ids, seen or not."""
 
     keys: Integers  # (N), ascending
     probability: Floats  # (N), of the last word after the others, smoothed
     weight: Floats  # (N), γ of the n-gram as a history
 
     def find(self, keys: Integers) -> Integers:
-        """The numbers of n-grams, _NONE for those never seen."""
+        """Numbers of the n-grams with these keys, _NONE for unseen ones."""
         if not self.keys.size:
             return np.full_like(keys, _NONE)
         places = np.searchsorted(self.keys, keys)
@@ -76,7 +76,7 @@ class NgramModel:
 
     @property
     def order(self) -> int:
-        """The longest n-gram: one more than the ids it looks back."""
+        """Length of the longest n-gram."""
         return len(self._orders)
 
     @classmethod
@@ -91,7 +91,7 @@ class NgramModel:
         return cls(vocabulary_size, start, end, _smooth(_count(stream, order, vocabulary_size, start), start))
 
     def log_probabilities(self, sequences: Iterable[Ids]) -> list[Floats]:
-        """For each sequence of length T the natural logarithms (T + 1) of its ids' probabilities, and of its end's."""
+        """Log-probabilities (T + 1) of the ids of each sequence and of its end."""
         stream, lengths = _stream(sequences, self.vocabulary_size, self.start, self.end)
         if not lengths:
             return []
@@ -108,7 +108,7 @@ class NgramModel:
         return np.split(logs, np.cumsum(lengths)[:-1])
 
     def distribution(self, history: Ids) -> Floats:
-        """The probability (V) of each id to come next; a history from the beginning of a sequence has `start` first."""
+        """The probability (V) of each next id; the history of a whole sequence begins with `start`."""
         recent = np.asarray(history, np.int64)[-self.order :]  # one more than needed is harmless, and never empty
         _check_ids(recent, self.vocabulary_size)
         probability = self._orders[0].probability.copy()
@@ -126,7 +126,7 @@ class NgramModel:
         return probability
 
     def draw(self, generator: np.random.Generator, prompt: Ids = ()) -> Iterator[int]:
-        """Go on after a prompt, drawing one id after the other until `end`, which is not among them."""
+        """Sample ids after a prompt until `end`, which is not yielded."""
         history = [self.start, *(int(number) for number in prompt)]
         while True:
             probability = self.distribution(history[-self.order :])
@@ -183,7 +183,7 @@ class NgramModel:
 
 @dataclass(frozen=True)
 class _Counts:
-    """The n-grams of one length with what smoothing needs to know of them."""
+    """The n-grams of one length with counts."""
 
     keys: Integers  # (N), ascending
     count: Integers  # (N)
@@ -295,17 +295,14 @@ def _check_order(parts: list[NDArray[np.generic]], length: int, limit: int) -> N
         raise NgramError(f"the {length}-grams are not in order")
 
 
-_NONE = -1
-
-
 @dataclass(frozen=True)
 class NgramState:
     """The last tokens of each hypothesis."""
 
-    recent: Tensor  # (B, W, t), −1 before the first token of those that have fewer
+    recent: Tensor  # (B, W, t), −1 before the first token
 
     def select(self, parents: Tensor) -> NgramState:
-        return NgramState(self.recent.gather(1, parents[:, :, None].expand(-1, -1, self.recent.shape[2])))
+        return NgramState(select_hypotheses(self.recent, parents))
 
     def keep(self, sentences: Tensor) -> NgramState:
         return NgramState(self.recent.index_select(0, sentences))
@@ -316,7 +313,7 @@ class NgramState:
 
 
 class CountedModel(nn.Module):
-    """p(text) from counts. Its features are log-probabilities already; it has no weights to learn by gradients."""
+    """p(text) from counts. Features are log-probabilities; there are no parameters."""
 
     def __init__(self, counts: NgramModel | None = None) -> None:
         super().__init__()
@@ -326,7 +323,7 @@ class CountedModel(nn.Module):
 
     @property
     def trained(self) -> NgramModel:
-        """The counts, once there are some."""
+        """The counts; raises a ValueError before training."""
         if self.counts is None:
             raise ValueError("this n-gram model has not been counted yet; train it first")
         return self.counts
@@ -338,11 +335,11 @@ class CountedModel(nn.Module):
         return self.begin_empty(len(memory), memory.device)
 
     def begin_empty(self, batch: int, device: torch.device | str = "cpu") -> NgramState:
-        """Before the first token of so many texts, on the device where a search will say who goes on."""
+        """The state before the first token of a batch of texts."""
         return NgramState(torch.empty(batch, 1, 0, dtype=torch.int64, device=device))
 
     def advance(self, tokens: Tensor, state: NgramState, layout: Layout | None = None) -> tuple[Tensor, NgramState]:
-        """Tokens (B·W, T) → log-probabilities (B·W, T, V) of what follows each."""
+        """Tokens (B·W, T) → log-probabilities (B·W, T, V) of the next tokens."""
         sentences, width = state.recent.shape[:2]
         past = torch.cat([state.recent.flatten(0, 1), tokens], dim=1)
         order, ends = self.trained.order, range(state.recent.shape[2] + 1, past.shape[1] + 1)

@@ -100,7 +100,7 @@ def look(score: AttentionScore | None = None, tap: Any = None) -> Any:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("longest", [None, 20])
-def test_spans_are_a_mask_and_a_convolution_over_each_sequence_alone(
+def test_patterns_equal_a_mask_and_a_convolution_per_sequence(
     span: Pattern, causal: bool, longest: int | None, sizes: str
 ) -> None:
     three, layout = heads(), Packed.of(LENGTHS, longest=longest)
@@ -138,7 +138,7 @@ def test_padded_is_packed(span: Pattern, causal: bool) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("score", [Dot(), UnnormalizedScore(K)], ids=["dot", "linear"])
-def test_spans_take_every_score_and_heads_that_share(score: AttentionScore, causal: bool, sizes: str) -> None:
+def test_patterns_work_with_every_score_and_grouped_heads(score: AttentionScore, causal: bool, sizes: str) -> None:
     layout = Packed.of(LENGTHS)
     for span in (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(K)):
         span, three = span.double(), heads(groups=1)
@@ -148,7 +148,7 @@ def test_spans_take_every_score_and_heads_that_share(score: AttentionScore, caus
         torch.testing.assert_close(found, wanted, **CLOSE)
 
 
-def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span: Pattern, sizes: str) -> None:
+def test_dummy_tokens_of_static_batches_have_no_effect_and_no_gradient(span: Pattern, sizes: str) -> None:
     """Dummy sequences behind the real ones, as training on CUDA has them."""
     lengths = [5, 4, 2, 2]  # the last two are nobody's
     three, real = heads(lengths=lengths), Packed.of(lengths[:2])
@@ -160,7 +160,7 @@ def test_what_fills_a_static_batch_up_changes_nothing_and_gets_no_gradient(span:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_where_room_is_left_no_query_sees_nothing(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_query_of_a_static_layout_sees_a_key(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fused kernels on CUDA may make no number of it, in gradients of the blocks beside it too."""
     monkeypatch.setattr(cuts, "countable", lambda device: False)
     masks = []
@@ -194,7 +194,7 @@ def test_each_query_of_local_attention_meets_as_many_keys_however_long_the_seque
     assert pairs == [count * keys]
 
 
-def test_a_step_with_spans_compiles_as_one_graph() -> None:
+def test_a_step_with_patterns_compiles_as_one_graph() -> None:
     spans = (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(H * K))
     attention = [MultiHeadAttention(H * K, H, pattern=span).double() for span in spans]  # oneDNN has no such numbers
 
@@ -212,7 +212,7 @@ def test_a_step_with_spans_compiles_as_one_graph() -> None:
             torch.testing.assert_close(compiled(x, layout), run(x, layout), **CLOSE)
 
 
-def test_a_layer_with_a_span_shows_its_weights_and_can_be_changed_by_a_listener() -> None:
+def test_a_layer_with_a_pattern_taps_weights_that_can_be_replaced() -> None:
     attention = MultiHeadAttention(H * K, H, pattern=LocalAttention(2)).eval()
     layout, heard = Packed.of([5]), {}
 
