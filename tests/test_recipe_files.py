@@ -110,6 +110,24 @@ def test_the_old_name_of_a_shipped_recipe_works_with_a_warning(old: str, new: st
         assert find_recipe(old) == shipped_recipes()[new]
 
 
+def test_a_run_from_before_linear_scores_keeps_its_scores_without_a_softmax(tmp_path: Path, small: Path) -> None:
+    recipe = load_recipe(small, ["model.decoder.attention.kind=linear"])
+    assert recipe.model.decoder is not None and recipe.model.decoder.attention_kind == "linear"
+    (tmp_path / "config.json").write_text("{}")  # a run folder
+    for old, new in {"linear": "unnormalized", "unscaled-linear": "unnormalized-dot"}.items():
+        values = recipe.model_dump(mode="json")
+        values["model"]["decoder"]["attention"]["kind"] = old
+        del values["model"]["output_bias"]  # older than the present meaning of `linear`
+        (tmp_path / "recipe.yaml").write_text(write_yaml(values))
+        decoder = load_recipe(tmp_path / "recipe.yaml").model.decoder
+        assert decoder is not None and decoder.attention_kind == new
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    decoder = load_recipe(tmp_path / "recipe.yaml").model.decoder
+    assert decoder is not None and decoder.attention_kind == "linear"
+    with pytest.warns(RenamedKey, match="unnormalized-dot"):
+        load_recipe(small, ["model.decoder.attention.kind=unscaled-linear"])
+
+
 def test_overrides_change_values_lists_and_sections_that_are_not_written(small: Path) -> None:
     recipe = load_recipe(
         small, ["training.lr=3e-4", "data.train.0.weight=2", "tokenizer.size=99", "training.limits.steps=5",
