@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding.beam import DiverseBeam, selected
+from sightline.decoding.diverse_beam import DiverseBeam, selected
 from sightline.decoding.engine import decode
 from sightline.decoding.request import make_requests
 from sightline.layers.layout import Padded

@@ -14,7 +14,8 @@ from torch.utils._pytree import tree_leaves
 from sightline.layers.layout import Packed, Padded
 from sightline.layers.tap import on_taps
 from sightline.models.language_model import DecoderOnly
-from sightline.models.transformer.kv_cache import CompressedKVCache, LocalKVCache
+from sightline.models.transformer.compressed_kv_cache import CompressedKVCache
+from sightline.models.transformer.kv_cache import LocalKVCache
 from sightline.recipe.model import ModelConfig
 
 WIDTH, CLOSE = 8, {"rtol": 0.0, "atol": 1e-5}  # features of order one, float32, up to five layers deep

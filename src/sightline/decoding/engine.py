@@ -25,7 +25,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from sightline.decoding.beam import Beam, ConstrainedBeam, DiverseBeam
+from sightline.decoding.beam import Beam
+from sightline.decoding.constrained_beam import ConstrainedBeam
+from sightline.decoding.diverse_beam import DiverseBeam
 from sightline.decoding.ensemble import model_limits
 from sightline.decoding.greedy import Greedy
 from sightline.decoding.processors import processors_of

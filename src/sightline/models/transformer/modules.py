@@ -31,8 +31,9 @@ from sightline.layers.scores import build_score
 from sightline.layers.tap import TapModule
 from sightline.models.gradient_checkpointing import CheckpointedStack
 from sightline.models.protocol import Memory, check_step
+from sightline.models.transformer.compressed_kv_cache import empty_kv_cache
 from sightline.models.transformer.config import HeadAttentionConfig, TransformerConfig
-from sightline.models.transformer.kv_cache import KVCache, StepContext, empty_kv_cache
+from sightline.models.transformer.kv_cache import KVCache, StepContext
 from sightline.models.transformer.state import (
     LayerCache,
     TransformerState,
