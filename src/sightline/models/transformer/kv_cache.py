@@ -1,7 +1,7 @@
 """KV cache of one layer of a Transformer decoder.
 
 `KVCache` holds the keys and values of all tokens, `LocalKVCache` those that local attention still sees, and
-`CompressedKVCache` (compressed_kv_cache.py) compressed keys and values. Buffers are shared with earlier caches and slots
+`CompressedKVCache` (compressed_kv_cache.py) compressed keys and values. Buffers are shared with earlier caches; slots
 are only appended: continue with the cache that `update` returns. Shapes: B sentences with W hypotheses of T new tokens,
 where W = 1 or T = 1; G heads of keys and values.
 """
