@@ -6,6 +6,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from inspect import Signature
 from typing import Any
 
 import typer
@@ -143,15 +144,20 @@ def group(
 
 def add(app: typer.Typer, function: Callable[..., Any], name: str | None = None, **settings: Any) -> None:
     """Add a command to an app, with checks of its numbers and escaped control characters (not in `predict`'s data)."""
-    from sightline.cli.options import check_numbers
+    from sightline.cli.options import check_numbers, expand_groups
+
+    parameters, build = expand_groups(function)
 
     @functools.wraps(function)
-    def run(*args: Any, **options: Any) -> None:
+    def run(**options: Any) -> None:
         with printable_output(stdout=function.__name__ != "predict"):
             check_numbers(options)
+            build(options)
             try:
-                function(*args, **options)
+                function(**options)
             except EOFError as error:  # typer would print "Aborted!"
                 raise OSError(f"unexpected end of file: {error}") from error
 
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
     app.command(name or function.__name__, cls=Command, context_settings=SETTINGS, **settings)(run)

@@ -23,7 +23,6 @@ from sightline.cli.options import (
     check_files,
     check_search,
     decoding_flags,
-    option_groups,
     refuse,
 )
 from sightline.terminal import plural
@@ -87,7 +86,6 @@ class Files:
             _check_confusion(self.confusion, task)
 
 
-@option_groups
 def evaluate(
     run: RunFolder,
     *,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, is_dataclass
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -46,8 +45,11 @@ MaxRatio = Annotated[
 ]
 
 
-def option_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Make a command of a function whose parameters may be dataclasses: each of their fields becomes an option."""
+def expand_groups(function: Callable[..., None]) -> tuple[list[Parameter], Callable[[dict[str, Any]], None]]:
+    """The options of a function whose parameters may be dataclasses, each field an option; and a builder of those.
+
+    The builder replaces the values of the fields by the dataclasses, in place.
+    """
     hints = get_type_hints(function, include_extras=True)
     parameters: list[Parameter] = []
     groups: dict[str, Any] = {}
@@ -63,17 +65,11 @@ def option_groups(function: Callable[..., None]) -> Callable[..., None]:
             for each in fields(group)
         ]
 
-    @functools.wraps(function)
-    def command(**values: Any) -> None:
-        built = {
-            name: group(**{each.name: values.pop(each.name) for each in fields(group)})
-            for name, group in groups.items()
-        }
-        function(**values, **built)
+    def build(values: dict[str, Any]) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
 
-    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in parameters}
-    return command
+    return parameters, build
 
 
 def use_threads(count: int | None) -> None:

@@ -38,7 +38,6 @@ from sightline.cli.options import (
     check_search,
     decoding_flags,
     file_and_overrides,
-    option_groups,
     refuse,
     use_threads,
 )
@@ -64,7 +63,6 @@ if TYPE_CHECKING:
     from sightline.tasks.base import Prediction
 
 
-@option_groups
 def predict(
     run: RunFolder,
     *,

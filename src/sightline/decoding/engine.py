@@ -165,7 +165,12 @@ class Engine:
         """Add a token to every running output."""
         for key, batch in list(self.batches.items()):
             if admitted := self._admit(batch):
-                batch.newest = self._begin(admitted)
+                requests = [request for _, request in admitted]
+                inputs = [request.encoder_input for request in requests]
+                layout = Padded.of([len(each) for each in inputs], self.device)
+                memory = self.model.encode(pad_tokens(inputs, self.device), layout)
+                batch.newest = search_for(requests[0])(self.model, requests, memory, self.limits, self.device)
+                batch.newest.numbers = [number for number, _ in admitted]
             for search in (batch.running, batch.newest):
                 if search is not None:
                     self._advance(batch, search)
@@ -176,15 +181,6 @@ class Engine:
                 batch.newest = None
             if not batch.waiting and not batch.searches():
                 del self.batches[key]
-
-    def _begin(self, admitted: Sequence[tuple[int, Request]]) -> Search:
-        """Encode the sources of requests and begin their search."""
-        requests = [request for _, request in admitted]
-        inputs = [request.encoder_input for request in requests]
-        memory = self.model.encode(pad_tokens(inputs, self.device), Padded.of(list(map(len, inputs)), self.device))
-        search = search_for(requests[0])(self.model, requests, memory, self.limits, self.device)
-        search.numbers = [number for number, _ in admitted]
-        return search
 
     def _admit(self, batch: _Batch) -> list[tuple[int, Request]]:
         """Take the requests that start now from the queue."""
