@@ -143,13 +143,14 @@ def test_window_model_has_no_gradient_beyond_window() -> None:
     ("encoder", "decoder"),
     [
         (BOTH_WAYS, writer("none")),
+        ({**BOTH_WAYS, "merge": "sum"}, {**writer("none"), "init_hidden": "last"}),
         (ALTERNATING, writer("additive", True)),
         (TRANSFORMER, TRANSFORMER),
         (TRANSFORMER, writer("dot")),
         (CONVOLUTIONAL, CONVOLUTIONAL),
         ({**CONVOLUTIONAL, "channels": 12}, {**CONVOLUTIONAL, "channels": 20}),
     ],
-    ids=["lstm", "alternating-fed", "transformer", "mixed", "convolutional", "wider-convolutional"],
+    ids=["lstm", "summed", "alternating-fed", "transformer", "mixed", "convolutional", "wider-convolutional"],
 )
 def test_keeping_states_changes_no_output(encoder: dict[str, Any], decoder: dict[str, Any]) -> None:
     model, batch = translator(encoder, decoder).eval(), pairs((7, 5), (4, 9), (1, 1))

@@ -345,10 +345,10 @@ def _kept_forward(
 
 def _kept_read(
     layer: Recurrence, kept: RecordedStates, side: Side, number: int
-) -> Callable[[Tensor, Layout], tuple[Tensor, Tensor]]:
+) -> Callable[[Tensor, Layout], tuple[Tensor, Hidden]]:
     """`Recurrence.read`, step by step."""
 
-    def one_way(x: Tensor, layout: Layout, direction: str, backward: bool) -> tuple[Tensor, Tensor]:
+    def one_way(x: Tensor, layout: Layout, direction: str, backward: bool) -> tuple[Tensor, Hidden]:
         lengths = layout.lengths.to(x.device).clamp(min=1)
         x = reverse_sequences(x, layout) if backward else x
         hidden, states = layer.start(len(x), x), []
@@ -360,12 +360,14 @@ def _kept_read(
             hidden = kept.step(side, number, after, torch.where(t < lengths, place, x.shape[1]))
             states.append(torch.where(active, hidden[0], 0))
         stacked = torch.stack(states, dim=1)  # (B, T, D)
-        return (reverse_sequences(stacked, layout) if backward else stacked), hidden[0]
+        return (reverse_sequences(stacked, layout) if backward else stacked), hidden
 
-    def read(x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
+    def read(x: Tensor, layout: Layout) -> tuple[Tensor, Hidden]:
         if not layer.bidirectional:
             return one_way(x, layout, "", isinstance(layer, BackwardRecurrence))
         ways = [one_way(x, layout, direction, direction != "") for direction in ("", "_reverse")]
-        return torch.cat([states for states, _ in ways], dim=-1), torch.cat([final for _, final in ways], dim=-1)
+        (states, final), (backward_states, backward_final) = ways
+        both = (torch.cat(parts, dim=-1) for parts in zip(final, backward_final, strict=True))
+        return layer.merged(torch.cat([states, backward_states], dim=-1)), tuple(layer.merged(part) for part in both)
 
     return read

@@ -257,10 +257,10 @@ class Recurrence(TapModule):
         D' is twice the width if both directions are concatenated, else the width.
         """
         states, final = self._read(x, layout)
-        states, final = self._merged(states), tuple(self._merged(part) for part in final)
+        states, final = self.merged(states), tuple(self.merged(part) for part in final)
         return self.tap("output", states, _MERGED[self.merge] if self.bidirectional else "h_1 … h_S"), final
 
-    def _merged(self, both: Tensor) -> Tensor:
+    def merged(self, both: Tensor) -> Tensor:
         """Both directions (…, 2D), joined as `merge` says."""
         if self.merge == "concatenate" or not self.bidirectional:
             return both
