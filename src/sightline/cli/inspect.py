@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from sightline.cli.commands import group
+from sightline.cli.inspect_examples import attention_example
 from sightline.cli.inspect_options import (
     Device,
     Drawn,
@@ -40,6 +41,7 @@ def about() -> None:
     recorded.
 
     Examples:
+      sightline inspect attention-example
       sightline inspect lecture-example
       sightline inspect runs/dates "3. März 2015"
       sightline inspect heads runs/en-de "A dog runs." --layer 3 --figure heads.png
@@ -348,6 +350,6 @@ def _explain(subject: Subject, cell: str) -> str:
 
 _COMMANDS = (
     walkthrough, steps, tokens, heads, beam, experts, ablation, attribution, cell, numpy, report, trace,
-    gradients, layer_norms, expert_shares, corpus,
+    gradients, layer_norms, expert_shares, corpus, attention_example,
 )  # fmt: skip
 inspect = group("inspect", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS}, InspectGroup)

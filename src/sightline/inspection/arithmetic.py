@@ -6,7 +6,9 @@ Each function writes one cell of a kind of operation; the table in operations.py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +18,30 @@ from sightline.inspection.numpy_functions import expert
 
 Index = tuple[int, ...]
 MOST_TERMS = 12  # of a sum; the rest is summed
+_decimals: ContextVar[int | None] = ContextVar("decimals", default=None)
+
+
+@contextmanager
+def decimals(digits: int | None) -> Iterator[None]:
+    """Write numbers with this many digits after the point inside the block; None: four significant digits."""
+    token = _decimals.set(digits)
+    try:
+        yield
+    finally:
+        _decimals.reset(token)
 
 
 def number(value: Any) -> str:
-    """A number with four digits and a minus sign."""
+    """A number with a minus sign and four significant digits, or as many after the point as `decimals` sets."""
     value = value.item() if hasattr(value, "item") else value
     if isinstance(value, bool):
         return str(value)
     if isinstance(value, float) and not math.isfinite(value):
         return "−∞" if value < 0 else "∞" if value > 0 else "nan"
-    return f"{value:.4g}".replace("-", "−")
+    digits = _decimals.get()
+    if digits is None or isinstance(value, int):
+        return f"{value:.4g}".replace("-", "−")
+    return f"{round(value, digits) + 0.0:.{digits}f}".replace("-", "−")  # + 0.0: no −0.00
 
 
 def factor(text: str) -> str:

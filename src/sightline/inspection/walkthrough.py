@@ -173,7 +173,7 @@ def first_output(trace: Trace) -> int:
 
 _DEPTH = 4  # unnamed operations written out inside one another
 _MOVING = frozenset(name for name, operation in OPERATIONS.items() if operation.moved)
-_WRITTEN_IN_PLACE = {  # operations that are written out where they are operands of another
+WRITTEN_IN_PLACE = {  # operations that are written out where they are operands of another
     *("add", "subtract", "multiply", "divide", "negative", "linear"),
     *("sin", "cos", "tanh", "sigmoid", "relu", "silu", "gelu"),
 }
@@ -226,7 +226,7 @@ class Explainer:
         cell = within(np.asarray(value), index)
         key, origin, _ = self._origin(argument.name, cell)
         record = self.records.get(key)
-        in_place = record is not None and record.unnamed and record.operation in _WRITTEN_IN_PLACE
+        in_place = record is not None and record.unnamed and record.operation in WRITTEN_IN_PLACE
         if not in_place or origin is None or depth >= _DEPTH:
             return number(np.asarray(value)[cell])
         return self._computation(key, origin, depth + 1)
