@@ -45,7 +45,7 @@ def transformer(place: str, norm: str, positions: str, feedforward: str, layers:
         "heads": 2,
         "norm": {"kind": norm, "place": place},
         "positions": {"kind": positions, "max_positions": 32, **FARTHEST.get(positions, {})},
-        "feedforward": {"kind": feedforward, "width": 12},
+        "feedforward": {"kind": feedforward} | ({} if feedforward == "none" else {"width": 12}),
         "dropout": 0.0,
     }
 
@@ -97,7 +97,11 @@ def _name(body: dict[str, Any]) -> str:
         parts = [body["norm"]["place"], body["norm"]["kind"], body["positions"]["kind"], body["feedforward"]["kind"]]
         options = [
             *(["beside"] if "combine" in body["positions"] else []),
-            *(["bare"] if "gain" in body["norm"] else []),
+            *(["unprojected"] if "project" in body["positions"] else []),
+            *([f"gain-{body['norm']['gain']}".lower()] if "gain" in body["norm"] else []),
+            *(["unconnected"] if "residual" in body else []),
+            *(key for key in ("bias", "output_projection") if key in body.get("attention", {})),
+            *([str(body["width"])] if "width" in body else []),
             *(span["kind"] for span in body.get("attention", {}).get("pattern", ())),
         ]
         return "-".join([*parts, *options])
@@ -149,6 +153,29 @@ LATER_TRANSFORMERS += [
     spanned(
         transformer("pre", "layer", "rotary", "relu", layers=3), LOCAL | {"block": 3}, COMPRESSED, projections=False
     ),
+]
+
+
+def without(body: dict[str, Any], *names: str, **changes: Any) -> dict[str, Any]:
+    """A Transformer without these parts of its attention, and with other keys changed."""
+    return body | {"attention": dict.fromkeys(names, False)} | changes
+
+
+BESIDE = {"combine": "concatenate", "width": 4, "project": False, "max_positions": 32}
+SWITCHED = [  # the parts of the block that the lectures leave out or write otherwise
+    without(transformer("post", "layer", "sinusoidal", "tanh"), "bias"),
+    without(transformer("pre", "rms", "rotary", "none"), "bias", "output_projection"),
+    without(transformer("none", "layer", "learned", "none"), "output_projection", residual=False),
+    without(transformer("post", "layer", "sinusoidal", "relu"), residual=False)
+    | {"norm": {"kind": "layer", "place": "post", "gain": "scalar"}},
+    without(transformer("pre", "batch", "t5", "tanh"))
+    | {"norm": {"kind": "batch", "place": "pre", "gain": "scalar", "bias": False}},
+    transformer("pre", "layer", "sinusoidal", "relu") | {"positions": {"kind": "sinusoidal", **BESIDE}},
+    transformer("post", "rms", "learned", "none") | {"positions": {"kind": "learned", **BESIDE}},
+]
+UNEQUAL = [  # encoders and decoders of different widths
+    (TRANSFORMERS[0] | {"width": 12}, without(TRANSFORMERS[5], "bias") | {"width": 6}),
+    (TRANSFORMERS[2] | {"width": 4}, spanned(TRANSFORMERS[8], {"kind": "full"}, kv_heads=1)),
 ]
 RECURRENT_ENCODERS = [recurrent_encoder(*parts) for parts in product(CELLS, (1, 2), (True, False))]
 RECURRENT_DECODERS = [
@@ -240,12 +267,13 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
     A decoder knows of its encoder no more than the memory, so the full product would show nothing new.
     """
-    pairs = [(body, body) for body in TRANSFORMERS + LATER_TRANSFORMERS]
+    pairs = [(body, body) for body in TRANSFORMERS + LATER_TRANSFORMERS + SWITCHED]
     pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
     pairs += CONVOLUTIONAL + WINDOWS
-    pairs += DEEP + LITERAL
+    pairs += DEEP + LITERAL + UNEQUAL
+    pairs += [(recurrent_encoder("gru", 1, False) | {"width": 6}, TRANSFORMERS[1])]
     return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}
 
 

@@ -137,7 +137,10 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         none="NoPositions",
     ),
     "norm": _sharing("model:NormConfig", _NORMS, layer="LayerNorm", rms="RMSNorm", batch="BatchNorm"),
-    "feedforward": {"relu": _FEEDFORWARD, "gelu": _FEEDFORWARD, "swiglu": _FEEDFORWARD},
+    "feedforward": {
+        **dict.fromkeys(("relu", "gelu", "tanh", "swiglu"), _FEEDFORWARD),
+        "none": Entry(None, "sightline.recipe.model:FeedForwardConfig", about="Blocks of attention alone."),
+    },
     "pattern": _configs(
         "model", full="FullAttentionConfig", local="LocalAttentionConfig", compressed="CompressedAttentionConfig"
     ),

@@ -55,7 +55,11 @@ BODIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "convolutional": bodies.FEW["convolutional"],
     "wider-convolutional": bodies.FEW["wider-convolutional"],
     "bytenet": bodies.FEW["bytenet"],
-    **{f"experts-{kind}": (with_experts(kind),) * 2 for kind in ("relu", "gelu", "swiglu")},
+    **{f"experts-{kind}": (with_experts(kind),) * 2 for kind in ("relu", "gelu", "tanh", "swiglu")},
+    **{f"switched-{number}": (body,) * 2 for number, body in enumerate(bodies.SWITCHED)},
+    "elman-relu": bodies.LITERAL[3],
+    "elman-sigmoid": bodies.LITERAL[4],
+    "unequal-widths": bodies.UNEQUAL[0],
     "experts-equal": (with_experts("relu", noise=True),) * 2,  # all gates are zero: ties select the first experts
     "experts-recurrent": (
         bodies.recurrent_encoder("gru", 2, True) | {"experts": EXPERTS},

@@ -148,7 +148,7 @@ def expert(x: Array, widen: Array, narrow: Array, widen_bias: Array, narrow_bias
         a, b = np.split(hidden, 2, -1)
         hidden = silu(a) * b
     else:
-        hidden = gelu(hidden) if kind == "gelu" else relu(hidden)
+        hidden = gelu(hidden) if kind == "gelu" else np.tanh(hidden) if kind == "tanh" else relu(hidden)
     return hidden @ narrow + narrow_bias
 
 
@@ -186,8 +186,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         sigmoid, silu, gelu, relu, glu, softmax, log_softmax, mean_over_visible, layer_norm, rms_norm, batch_norm,
-        conv1d, index_copy, sliding_windows, elman_step, gru_step, lstm_step, states_before, top_k_softmax, expert,
-        mixture_of_experts, copy_mixture,
+        conv1d, index_copy, sliding_windows, elman_step, elman_relu_step, elman_sigmoid_step, gru_step, lstm_step,
+        states_before, top_k_softmax, expert, mixture_of_experts, copy_mixture,
     )
 }  # fmt: skip
 

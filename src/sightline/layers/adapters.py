@@ -85,17 +85,23 @@ def add_adapters(model: nn.Module, recipe: AdaptersConfig) -> None:
             adapted |= rows.keys()
     if missing := [name for name in recipe.target_modules if name not in adapted]:
         raise ValueError(
-            f"model.adapters.target_modules: no layer of this model has a {missing[0]} (experts and attention without "
-            f"projections take no adapters); leave it out"
+            f"model.adapters.target_modules: no layer of this model has a {missing[0]} map (experts, and attention "
+            f"and blocks without such a map, take no adapters); leave it out"
         )
 
 
 def _adaptable(module: nn.Module) -> Iterator[tuple[Linear, dict[str, tuple[int, int]]]]:
     """Weights of a layer that take adapters, and the rows of each target module."""
-    if isinstance(module, MultiHeadAttention) and module.qkv is not None and module.output is not None:
-        key, value, end = (module.width + number * module.shared_width for number in range(3))
-        yield module.qkv, {"query": (0, key), "key": (key, value), "value": (value, end)}
-        yield module.output, {"output": (0, module.width)}
+    if isinstance(module, MultiHeadAttention):
+        width, shared = module.width, module.shared_width
+        if module.qkv is not None:
+            key, value, end = (width + number * shared for number in range(3))
+            yield module.qkv, {"query": (0, key), "key": (key, value), "value": (value, end)}
+        if module.q is not None and module.kv is not None:
+            yield module.q, {"query": (0, width)}
+            yield module.kv, {"key": (0, shared), "value": (shared, 2 * shared)}
+        if module.output is not None:
+            yield module.output, {"output": (0, width)}
     elif isinstance(module, FeedForwardNet):
         for net in (module.up, module.down):
             yield net, {"feedforward": (0, net.weight.shape[0])}

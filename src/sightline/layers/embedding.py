@@ -10,24 +10,34 @@ from torch import Tensor, nn
 from sightline.layers.initialization import normal_
 from sightline.layers.linear import Projection
 from sightline.layers.tap import TapModule
+from sightline.recipe.model import ModelConfig
 
 
 class Embedding(TapModule):
-    """E[token] · √D with E ~ N(0, 1/D), so that embeddings have variance one."""
+    """E[token] · √D with E ~ N(0, 1/D), or, not `scaled`, E[token] with E ~ N(0, 1): both have variance one.
 
-    def __init__(self, size: int, width: int) -> None:
+    E is N(0, 1/D) as well if it is `tied` to the output layer.
+    """
+
+    def __init__(self, size: int, width: int, *, scaled: bool = True, tied: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(size, width))
-        self.scale = width**0.5
+        self.scale = width**0.5 if scaled else None
+        self.std = width**-0.5 if scaled or tied else 1.0
         Embedding.reset_parameters(self)
 
     def reset_parameters(self) -> None:
-        normal_(self.weight, self.weight.shape[1] ** -0.5)
+        normal_(self.weight, self.std)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(…,) → (…, D)."""
         rows = self.tap("rows", nn.functional.embedding(tokens, self.weight), "E[token]")
-        return self.tap("vectors", rows * self.scale, "E[token] √D", ["rows"])
+        return rows if self.scale is None else self.tap("vectors", rows * self.scale, "E[token] √D", ["rows"])
+
+
+def build_embedding(recipe: ModelConfig, side: str, size: int, *, tied: bool) -> Embedding:
+    """Build the token embeddings that the `encoder` or `decoder` reads; `tied`: they are the output layer, too."""
+    return Embedding(size, recipe.embedding_width_of(side), scaled=recipe.scale_embeddings, tied=tied)
 
 
 class Output(Projection):
@@ -61,13 +71,22 @@ def spellings(pieces: Sequence[str]) -> tuple[Tensor, int]:
 
 
 class CharacterEmbedding(Embedding):
-    """E[token] · √D + W max_i ReLU(conv(characters))_i (dos Santos and Zadrozny 2014)."""
+    """`Embedding` + W max_i ReLU(conv(characters))_i (dos Santos and Zadrozny 2014)."""
 
     own_parameters_first = True
     characters: Tensor
 
-    def __init__(self, pieces: Sequence[str], width: int, *, character_width: int, channels: int, window: int) -> None:
-        super().__init__(len(pieces), width)
+    def __init__(
+        self,
+        pieces: Sequence[str],
+        width: int,
+        *,
+        character_width: int,
+        channels: int,
+        window: int,
+        scaled: bool = True,
+    ) -> None:
+        super().__init__(len(pieces), width, scaled=scaled)
         self._spellings, count = spellings(pieces)
         self.register_buffer("characters", torch.empty_like(self._spellings), persistent=False)
         self.character_vectors = nn.Parameter(torch.empty(count, character_width))

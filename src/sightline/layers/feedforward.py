@@ -18,7 +18,7 @@ Additional shapes: E experts, k of them per token, C slots of each, F inner widt
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -32,7 +32,12 @@ from sightline.layers.tap import TapModule
 from sightline.recipe.model import ExpertsConfig, FeedForwardConfig
 from sightline.registry import Implementations
 
-ACTIVATIONS = {"relu": nn.functional.relu, "gelu": nn.functional.gelu, "swiglu": nn.functional.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": nn.functional.relu,
+    "gelu": nn.functional.gelu,
+    "tanh": torch.tanh,
+    "swiglu": nn.functional.silu,
+}
 FEEDFORWARDS = Implementations("feedforward")
 
 
@@ -359,8 +364,10 @@ class ExpertsBetween(nn.Module):
         return self.dropout.add(x, self.experts[name](x, valid))
 
 
-def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> nn.Module:
-    """Build the net of layer `layer` (from 0): `Net(width, hidden, kind, dropout, **options)`, or experts."""
+def build_feedforward(recipe: FeedForwardConfig, width: int, layer: int) -> nn.Module | None:
+    """Build the net of layer `layer` (from 0): `Net(width, hidden, kind, dropout, **options)`, experts, or none."""
+    if recipe.kind == "none":
+        return None
     hidden = recipe.width or 4 * width
     if recipe.experts is not None and (layer + 1) % recipe.experts.every == 0:
         return build_experts(recipe.experts, width, hidden, kind=recipe.kind, dropout=recipe.dropout)

@@ -28,7 +28,8 @@ class MultiHeadAttention(TapModule):
 
     (Vaswani et al. 2017, §3.2.2.) `groups`: H heads of queries share G heads of keys and values (Ainslie et al. 2023);
     G = 1 is multi-query attention (Shazeer 2019). `projections=False`: no parameters, y_i = Σ_j softmax(x_i·x_j) x_j
-    in each head's slice of the features. `pattern`: local or compressed self-attention (local_attention.py).
+    in each head's slice of the features. `output_projection=False`: no W_O. `memory_width`: of the states that keys and
+    values are projected from, in cross-attention. `pattern`: local or compressed self-attention (local_attention.py).
     """
 
     entry_points: ClassVar[tuple[str, ...]] = ("queries_keys_values", "queries", "keys_values")
@@ -43,7 +44,10 @@ class MultiHeadAttention(TapModule):
         relative_keys: RelativeKeys | None = None,
         score: AttentionScore | None = None,
         projections: bool = True,
+        bias: bool = True,
+        output_projection: bool = True,
         groups: int | None = None,
+        memory_width: int | None = None,
         pattern: Pattern | None = None,
     ) -> None:
         super().__init__()
@@ -59,13 +63,20 @@ class MultiHeadAttention(TapModule):
         self.relative_keys = relative_keys
         self.pattern = pattern
         self.score = ScaledDot(self.head_width) if score is None else score
+        self.projections, self.bias = projections, bias
         self.qkv: Linear | None = None
+        self.q: Linear | None = None
+        self.kv: Linear | None = None
         self.output: Linear | None = None
-        if projections:
+        if projections and memory_width in (None, width):
             # the range of initial weights does not depend on the number of groups; without groups, gain √½ for (3D, D)
             gain = ((width + self.shared_width) / (4 * width)) ** 0.5
-            self.qkv = Linear(width, width + 2 * self.shared_width, gain=gain)  # one product for all three
-            self.output = Linear(width, width)
+            self.qkv = Linear(width, width + 2 * self.shared_width, bias, gain=gain)  # one product for all three
+        elif projections and memory_width is not None:
+            self.q = Linear(width, width, bias)
+            self.kv = Linear(memory_width, 2 * self.shared_width, bias)
+        if projections and output_projection:
+            self.output = Linear(width, width, bias)
         self.dropout = dropout
         self.rotary = rotary
 
@@ -93,16 +104,21 @@ class MultiHeadAttention(TapModule):
 
     def queries(self, x: Tensor) -> Tensor:
         """Cross-attention: (…, D) → (…, H, Dh)."""
+        if self.q is not None:
+            return self._split(self.q(x), self.width)[0]
         if self.qkv is None:
             return self._unprojected(x)
         return self._split(self.qkv.apply_rows(x, 0, self.width), self.width)[0]
 
     def keys_values(self, x: Tensor) -> KeysValues:
         """Cross-attention: (…, D) → prepared keys and values (…, G, Dh); one tensor if there are no projections."""
-        if self.qkv is None:
+        if self.kv is not None:
+            both = self.kv(x)
+        elif self.qkv is not None:
+            both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
+        else:
             states = self._unprojected(x)
             return KeysValues(self.score.prepare(states), states)
-        both = self.qkv.apply_rows(x, self.width, self.width + 2 * self.shared_width)
         key, value = self._split(both, self.shared_width, self.shared_width)
         return KeysValues(self.score.prepare(key), value)
 
@@ -134,7 +150,8 @@ class MultiHeadAttention(TapModule):
         joined = self.tap("joined", joined, "[context_1 ; … ; context_H]", ["context"])
         if self.output is None:
             return self.tap("output", joined, "[context_1 ; … ; context_H]", ["context"])
-        return self.tap("output", self.output(joined), "[context_1 ; … ; context_H] W_oᵀ + b", ["joined"])
+        formula = "[context_1 ; … ; context_H] W_oᵀ" + (" + b" if self.bias else "")
+        return self.tap("output", self.output(joined), formula, ["joined"])
 
     def _tap_heads(self, name: str, tensor: Tensor, tokens_first: bool) -> Tensor:
         """Tap as (B, H, T, Dh), transposing (B, T, H, Dh) back and forth."""
@@ -146,7 +163,7 @@ class MultiHeadAttention(TapModule):
         return tapped.transpose(1, 2) if transposed else tapped
 
     def _formula(self, name: str) -> str:
-        plain = "x" if self.qkv is None else f"x W_{name[0]}ᵀ + b"
+        plain = f"x W_{name[0]}ᵀ{' + b' if self.bias else ''}" if self.projections else "x"
         return f"R(position) ({plain})" if self._rotates(name) else plain
 
     def _rotates(self, name: str) -> bool:

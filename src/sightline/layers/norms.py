@@ -5,7 +5,7 @@ Norms take `valid`, True at real tokens of a padded tensor (None: all); only bat
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,16 +15,31 @@ from sightline.layers.tap import TapModule
 from sightline.recipe.model import NormConfig
 from sightline.registry import Implementations
 
+Gain = bool | Literal["scalar"]
+
 
 class AffineNorm(nn.Module):
-    """Base class of norms with an optional gain γ (`weight`) and an optional bias β."""
+    """Base class of norms with an optional gain γ (`weight`; scalar: γ ∈ R) and an optional bias β."""
 
-    def __init__(self, width: int, *, gain: bool, bias: bool) -> None:
+    normalized = "(x − μ) / σ"
+
+    def __init__(self, width: int, *, gain: Gain, bias: bool) -> None:
         super().__init__()
         self.width = width
-        self.weight = nn.Parameter(torch.empty(width)) if gain else None
+        self.weight = nn.Parameter(torch.empty(1 if gain == "scalar" else width)) if gain else None
         self.bias = nn.Parameter(torch.empty(width)) if bias else None
         AffineNorm.reset_parameters(self)
+
+    @property
+    def formula(self) -> str:
+        return self.normalized + ("" if self.weight is None else " · γ") + ("" if self.bias is None else " + β")
+
+    @property
+    def gain(self) -> Tensor | None:
+        """(D,) or None; a scalar gain is repeated."""
+        if self.weight is None or len(self.weight) == self.width:
+            return self.weight
+        return self.weight.expand(self.width)
 
     def reset_parameters(self) -> None:
         """γ = 1, β = 0."""
@@ -37,28 +52,26 @@ class AffineNorm(nn.Module):
 class LayerNorm(AffineNorm):
     """(x − μ) / σ · γ + β with μ and σ over the features of each token (Ba et al. 2016)."""
 
-    formula = "(x − μ) / σ · γ + β"
-
-    def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
+    def __init__(self, width: int, *, gain: Gain = True, bias: bool = True) -> None:
         super().__init__(width, gain=gain, bias=bias)
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
         if self.weight is None and self.bias is not None:  # PyTorch's kernel has no gradient for this under autocast
             return nn.functional.layer_norm(x, (self.width,), None, None, 1e-5) + self.bias
-        return nn.functional.layer_norm(x, (self.width,), self.weight, self.bias, 1e-5)
+        return nn.functional.layer_norm(x, (self.width,), self.gain, self.bias, 1e-5)
 
 
 class RMSNorm(AffineNorm):
     """x / rms(x) · γ (Zhang and Sennrich 2019). `bias` is ignored."""
 
-    formula = "x / rms(x) · γ"
+    normalized = "x / rms(x)"
 
-    def __init__(self, width: int, eps: float = 1e-6, *, gain: bool = True, bias: bool = False) -> None:
+    def __init__(self, width: int, eps: float = 1e-6, *, gain: Gain = True, bias: bool = False) -> None:
         super().__init__(width, gain=gain, bias=False)
         self.eps = eps
 
     def forward(self, x: Tensor, valid: Tensor | None = None) -> Tensor:
-        return nn.functional.rms_norm(x, (self.width,), self.weight, self.eps)
+        return nn.functional.rms_norm(x, (self.width,), self.gain, self.eps)
 
 
 class BatchNorm(AffineNorm):
@@ -68,9 +81,7 @@ class BatchNorm(AffineNorm):
     are frozen, which freezes the averages too.
     """
 
-    formula = "(x − μ) / σ · γ + β"
-
-    def __init__(self, width: int, *, gain: bool = True, bias: bool = True) -> None:
+    def __init__(self, width: int, *, gain: Gain = True, bias: bool = True) -> None:
         super().__init__(width, gain=gain, bias=bias)
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("variance", torch.ones(width))
@@ -98,7 +109,7 @@ class BatchNorm(AffineNorm):
     def _normalize(self, tokens: Tensor, learn: bool) -> Tensor:
         """(N, D) → (N, D), in the dtype of the averages: bfloat16 is too imprecise for sums over a batch."""
         return nn.functional.batch_norm(
-            tokens.to(self.mean.dtype), self.mean, self.variance, self.weight, self.bias, learn, 0.1, 1e-5
+            tokens.to(self.mean.dtype), self.mean, self.variance, self.gain, self.bias, learn, 0.1, 1e-5
         )
 
 
@@ -112,13 +123,17 @@ class NoNorm(nn.Module):
 
 
 class Residual(TapModule):
-    """Residual connection x + sublayer(x) with a norm before the sublayer (`pre`), after the sum (`post`) or none."""
+    """Residual connection x + sublayer(x) with a norm before the sublayer (`pre`), after the sum (`post`) or none.
+
+    Not `connected`: sublayer(x) alone, with the same norms.
+    """
 
     entry_points: ClassVar[tuple[str, ...]] = ("prenorm", "add")
 
-    def __init__(self, norm: nn.Module, place: str, dropout: float) -> None:
+    def __init__(self, norm: nn.Module, place: str, dropout: float, *, connected: bool = True) -> None:
         super().__init__()
         self.norm = norm
+        self.connected = connected
         self.pre, self.post = place == "pre", place == "post"
         self.dropout = Dropout(dropout)
 
@@ -132,10 +147,13 @@ class Residual(TapModule):
         In mixed precision, post-norm blocks return the dtype of the sublayer, because normalized sums do not accumulate
         errors; sums that are not normalized run through the whole stack and keep the dtype of the embeddings.
         """
-        total = self.tap("sum", self.dropout.add(x, output), "x + sublayer(x)")
+        if self.connected:
+            total, inputs = self.tap("sum", self.dropout.add(x, output), "x + sublayer(x)"), ["sum"]
+        else:
+            total, inputs = self.dropout(output), []
         if not self.post:
             return total
-        return self.tap("normed", self.norm(total, valid).to(output.dtype), str(self.norm.formula), ["sum"])
+        return self.tap("normed", self.norm(total, valid).to(output.dtype), str(self.norm.formula), inputs)
 
 
 NORMS = Implementations("norm")
@@ -153,6 +171,6 @@ def build_last_norm(recipe: NormConfig, width: int) -> nn.Module:
     return build_norm(recipe, width) if recipe.place == "pre" else NoNorm()
 
 
-def build_residual(recipe: NormConfig, width: int, dropout: float) -> Residual:
+def build_residual(recipe: NormConfig, width: int, dropout: float, *, connected: bool = True) -> Residual:
     """Build the residual connection around a sublayer."""
-    return Residual(build_norm(recipe, width), recipe.place, dropout)
+    return Residual(build_norm(recipe, width), recipe.place, dropout, connected=connected)

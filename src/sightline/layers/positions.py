@@ -88,17 +88,22 @@ class Learned(TapModule):
 
 
 class Concatenated(TapModule):
-    """[x ; p] Wᵀ + b: embedding and position vector concatenated and projected back to the model's width."""
+    """[x ; p] Wᵀ + b: embedding and position vector concatenated and projected back to the model's width D.
 
-    def __init__(self, table: Sinusoidal | Learned, position_width: int, width: int) -> None:
+    Not `project`: [x ; p] itself, of embeddings x of width D − P and positions p of width P.
+    """
+
+    def __init__(self, table: Sinusoidal | Learned, position_width: int, width: int, *, project: bool = True) -> None:
         super().__init__()
         self.table = table
-        self.project = Linear(width + position_width, width)
+        self.project = Linear(width + position_width, width) if project else None
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
         vectors = self.table.vectors(positions, reach).to(x.dtype)  # (1, T, P) or (N, P)
-        output = self.project(torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1))
-        return self.tap("output", output, "[x ; p] Wᵀ + b")
+        both = torch.cat([x, vectors.expand(*x.shape[:-1], -1)], dim=-1)
+        if self.project is None:
+            return self.tap("output", both, "[x ; p]")
+        return self.tap("output", self.project(both), "[x ; p] Wᵀ + b")
 
 
 class NoPositions(nn.Module):
@@ -164,7 +169,8 @@ def build_added(recipe: PositionsConfig, width: int) -> nn.Module:
     if recipe.combine == "add":
         return TABLES[recipe.kind](width, recipe.max_positions)
     position_width = recipe.width or width
-    return Concatenated(TABLES[recipe.kind](position_width, recipe.max_positions), position_width, width)
+    table = TABLES[recipe.kind](position_width, recipe.max_positions)
+    return Concatenated(table, position_width, width, project=recipe.project)
 
 
 @dataclass(frozen=True)

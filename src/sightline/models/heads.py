@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sightline.layers.dropout import Dropout
-from sightline.layers.embedding import CharacterEmbedding, Embedding, Output
+from sightline.layers.embedding import CharacterEmbedding, Embedding, Output, build_embedding
 from sightline.layers.layout import Layout
 from sightline.layers.linear import Linear
 from sightline.layers.tap import TapModule
@@ -19,9 +19,14 @@ from sightline.recipe.model import ModelConfig
 def build_source_embedding(recipe: ModelConfig, pieces: Sequence[str]) -> Embedding:
     """Build the embedding of a label model, with a CNN over characters if the recipe has one."""
     if (cnn := recipe.character_cnn) is None:
-        return Embedding(len(pieces), recipe.width_of("encoder"))
+        return build_embedding(recipe, "encoder", len(pieces), tied=False)
     return CharacterEmbedding(
-        pieces, recipe.width_of("encoder"), character_width=cnn.width, channels=cnn.channels, window=cnn.window
+        pieces,
+        recipe.embedding_width_of("encoder"),
+        character_width=cnn.width,
+        channels=cnn.channels,
+        window=cnn.window,
+        scaled=recipe.scale_embeddings,
     )
 
 
@@ -106,7 +111,7 @@ class MaskedLM(EncoderModel):
         super().__init__()
         assert recipe.encoder is not None
         width = recipe.width_of("encoder")
-        self.source_embedding = Embedding(size, width)
+        self.source_embedding = build_embedding(recipe, "encoder", size, tied=recipe.tie != "none")
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, width)
         tied = None if recipe.tie == "none" else self.source_embedding
         self.output = Output(size, width, tied, recipe.output_bias)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from sightline.layers.embedding import Embedding, Output
+from sightline.layers.embedding import Output, build_embedding
 from sightline.layers.layout import Layout, Padded
 from sightline.models.protocol import DECODERS, Memory, ScoringModel
 from sightline.recipe.model import ModelConfig
@@ -22,7 +22,7 @@ class LanguageModel(ScoringModel):
         super().__init__()
         assert recipe.decoder is not None
         width = recipe.width_of("decoder")
-        self.embedding = Embedding(size, width)
+        self.embedding = build_embedding(recipe, "decoder", size, tied=recipe.tie != "none")
         self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width, source=False)
         self.output = Output(size, width, None if recipe.tie == "none" else self.embedding, recipe.output_bias)
         self.cross_attention_paths: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from sightline.layers.copying import CopiedForms, Copies, CopyAttention, mixed_log_probabilities
-from sightline.layers.embedding import Embedding, Output
+from sightline.layers.embedding import Output, build_embedding
 from sightline.layers.layout import Layout, Padded
 from sightline.models.protocol import DECODERS, ENCODERS, EncoderModel, Memory, join_masks, join_rows, keep_rows
 from sightline.recipe.model import ModelConfig
@@ -27,8 +27,12 @@ class Seq2Seq(EncoderModel):
         assert recipe.encoder is not None and recipe.decoder is not None
         source_width, width = recipe.width_of("encoder"), recipe.width_of("decoder")
         other_width = {} if source_width == width else {"memory_width": source_width}
-        self.target_embedding = Embedding(target_size, width)
-        self.source_embedding = self.target_embedding if recipe.tie == "all" else Embedding(source_size, source_width)
+        self.target_embedding = build_embedding(recipe, "decoder", target_size, tied=recipe.tie != "none")
+        self.source_embedding = (
+            self.target_embedding
+            if recipe.tie == "all"
+            else build_embedding(recipe, "encoder", source_size, tied=False)
+        )
         self.encoder = ENCODERS[recipe.encoder.kind](recipe.encoder, source_width)
         self.decoder = DECODERS[recipe.decoder.kind](recipe.decoder, width, **other_width)
         tied = None if recipe.tie == "none" else self.target_embedding

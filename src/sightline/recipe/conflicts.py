@@ -55,6 +55,9 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
     "a tokenizer of word pieces": lambda recipe: recipe.tokenizer.kind not in WHOLE_WORDS,
     "separate vocabularies": lambda recipe: recipe.task_spec.maps_text and not recipe.tokenizer.shared,
     "data.noise of a seq2seq model": lambda recipe: recipe.task_spec.maps_text and recipe.data.noise is not None,
+    "a masked language model with narrower token embeddings": lambda recipe: (
+        recipe.task_spec.fills_gaps and recipe.model.embedding_width_of("encoder") != recipe.model.width_of("encoder")
+    ),
     "n-gram counts": lambda recipe: recipe.model.counted,
     "a loss of its own": lambda recipe: recipe.training.loss.kind != "cross-entropy",
     "a carried state": lambda recipe: (
@@ -152,6 +155,14 @@ CONFLICTS = _table(
                 "separate vocabularies",
                 "one matrix for all embeddings needs one vocabulary",
                 "set tokenizer.shared: true or model.tie: output",
+            ),
+        ],
+        "model.tie": [
+            (
+                "a masked language model with narrower token embeddings",
+                "the output layer would be the token embeddings, which model.encoder.positions.project: false makes "
+                "narrower than the states",
+                "set model.tie: none",
             ),
         ],
         "data.noise of a seq2seq model": [

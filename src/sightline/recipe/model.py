@@ -82,6 +82,10 @@ class BodyConfig(Section):
     def check_memory(self, encoder: BodyConfig, encoder_width: int, width: int) -> None:
         """Raise a ValueError if a decoder of some width cannot read the states of an encoder."""
 
+    def embedding_width(self, width: int) -> int:
+        """Width of the token embeddings that it reads, if its states have some width."""
+        return width
+
     def layer_width(self, width: int) -> int:
         """Width of its layers in a model of some width."""
         return width
@@ -105,7 +109,9 @@ class NormConfig(Section):
         "layer", description="batch: by feature, over all real tokens of the batch; at test time by running averages"
     )
     place: Literal["pre", "post", "none"] = Field("pre", description="before each block, or after its residual sum")
-    gain: bool = Field(True, description="learn a factor for each feature")
+    gain: bool | Literal["scalar"] = Field(
+        True, description="learn a factor for each feature; scalar: one for all of them"
+    )
     bias: bool = Field(True, description="layer and batch: learn an offset for each feature")
 
 
@@ -122,6 +128,10 @@ class PositionsConfig(Section):
         "add", description="sinusoidal and learned: add to the embedding, or concatenate and project back"
     )
     width: int | None = Field(None, ge=1, description="concatenate: width of a position; by default the model's")
+    project: bool = Field(
+        True,
+        description="concatenate: project back to the model's width; false: token embeddings are narrower by `width`",
+    )
     buckets: int = Field(32, ge=4, description="t5: number of distance buckets")
     max_distance: int | None = Field(
         None, ge=1, description="t5, shaw: larger distances share one bias or key; by default 128 and 16"
@@ -143,6 +153,15 @@ class PositionsConfig(Section):
             raise ValueError(
                 f"positions.width ({self.width}) is only for positions.combine: concatenate; added positions have the "
                 f"width of the model. Leave it out, or set combine"
+            )
+        if not self.project and self.combine == "add":
+            raise ValueError(
+                "positions.project: false is for positions.combine: concatenate; added positions are never projected. "
+                "Leave it out, or set combine"
+            )
+        if not self.project and self.width is None:
+            raise ValueError(
+                "positions.project: false needs positions.width, the part of the model's width that positions take"
             )
         if self.kind == "t5" and self.buckets % 2:
             raise ValueError(
@@ -203,10 +222,22 @@ class LayerExpertsConfig(ExpertsConfig):
 class FeedForwardConfig(Section):
     """The position-wise network of a Transformer block."""
 
-    kind: Literal["relu", "gelu", "swiglu"] = Field("relu", description="the activation; swiglu: gated")
+    kind: Literal["relu", "gelu", "tanh", "swiglu", "none"] = Field(
+        "relu", description="the activation; swiglu: gated; none: blocks of attention alone"
+    )
     width: int | None = Field(None, ge=1, description="inner width; by default four times the model's")
     dropout: Probability = Field(0.0, description="on the inner activations; the original has none")
     experts: LayerExpertsConfig | None = Field(None, description="a mixture of experts in some layers")
+
+    @model_validator(mode="after")
+    def _none_has_no_parts(self) -> FeedForwardConfig:
+        parts = {"width": self.width, "dropout": self.dropout, "experts": self.experts}
+        if self.kind == "none" and (extra := [key for key, value in parts.items() if value]):
+            raise ValueError(
+                f"feedforward.{extra[0]} belongs to a feed-forward net, and feedforward.kind: none has none; leave "
+                f"one of them out"
+            )
+        return self
 
 
 class FullAttentionConfig(Section):
@@ -372,6 +403,7 @@ class ModelConfig(Section):
         "all", description="output: target embedding = output layer; all: the source embedding too"
     )
     output_bias: bool = Field(True, description="add a bias to the logits")
+    scale_embeddings: bool = Field(True, description="multiply token embeddings by √width (Vaswani et al. 2017, §3.4)")
 
     @field_validator("init_from", mode="before")
     @classmethod
@@ -385,9 +417,14 @@ class ModelConfig(Section):
         return {side: body for side, body in both.items() if body is not None}
 
     def width_of(self, side: str) -> int:
-        """Width of the `encoder` or `decoder`, and of the embeddings that it reads."""
+        """Width of the states of the `encoder` or `decoder`."""
         body = self.bodies.get(side)
         return self.width if body is None or body.width is None else body.width
+
+    def embedding_width_of(self, side: str) -> int:
+        """Width of the token embeddings that the `encoder` or `decoder` reads."""
+        body = self.bodies.get(side)
+        return self.width if body is None else body.embedding_width(self.width_of(side))
 
     @property
     def counted(self) -> bool:
@@ -428,12 +465,17 @@ class ModelConfig(Section):
         if encoder != decoder and not self.decoder.takes_memory_width:
             raise ValueError(
                 f"decoder.kind: {self.decoder.kind} reads encoder states of its own width ({decoder}), and the encoder "
-                f"is {encoder} wide; use equal widths, or decoder.kind: recurrent"
+                f"is {encoder} wide; use equal widths, or decoder.kind: recurrent or transformer"
             )
         if encoder != decoder and self.tie == "all":
             raise ValueError(
                 f"tie: all shares one embedding table, and the encoder is {encoder} wide, the decoder {decoder}; set "
                 f"tie: output or none"
+            )
+        if self.copying and self.embedding_width_of("decoder") != decoder:
+            raise ValueError(
+                "copying reads token embeddings as wide as the decoder, and decoder.positions.project: false leaves "
+                "them narrower; leave one of them out"
             )
         if encoder != decoder and self.copying:
             raise ValueError(
@@ -441,6 +483,23 @@ class ModelConfig(Section):
                 f"widths, or leave copying out"
             )
         self.decoder.check_memory(self.encoder, encoder, decoder)
+        return self
+
+    @model_validator(mode="after")
+    def _embeddings_fit(self) -> ModelConfig:
+        if self.decoder is None or self.tie == "none":
+            return self
+        target, source = self.embedding_width_of("decoder"), self.embedding_width_of("encoder")
+        if target != self.width_of("decoder"):
+            raise ValueError(
+                f"tie: {self.tie} makes the output layer the target embedding, which decoder.positions.project: false "
+                f"leaves {target} wide, and features are {self.width_of('decoder')} wide; set tie: none"
+            )
+        if self.tie == "all" and self.encoder is not None and source != target:
+            raise ValueError(
+                f"tie: all shares one embedding table, and encoder.positions.project: false leaves the source's "
+                f"{source} wide, while the target's is {target} wide; set tie: output or none"
+            )
         return self
 
     @model_validator(mode="after")

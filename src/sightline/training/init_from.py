@@ -261,7 +261,7 @@ def start_from_word_vectors(
             f"vectors, name model.init_from.parts without embeddings"
         )
     path = (data_folder(recipe) or Path()) / Path(section.file).expanduser()
-    table, coverage = initial_embeddings(path, vocabulary.source, recipe.model.width, embedding.weight.detach())
+    table, coverage = initial_embeddings(path, vocabulary.source, embedding.weight.shape[1], embedding.weight.detach())
     with torch.no_grad():
         embedding.weight.copy_(table)
     return coverage.describe() + kept

@@ -33,6 +33,10 @@ class HeadAttentionConfig(Section):
         True,
         description="false: queries, keys and values are the states themselves, split into heads; nothing is learned",
     )
+    bias: bool = Field(True, description="biases in the projections of queries, keys, values and outputs")
+    output_projection: bool = Field(
+        True, description="multiply the concatenated heads by W_O; false: they are the output"
+    )
     kv_heads: int | None = Field(
         None, ge=1, description="heads of keys and values, shared by the heads of queries; by default one for each"
     )
@@ -69,6 +73,7 @@ class TransformerConfig(BodyConfig):
     heads: int = Field(8, ge=1, description="attention heads of each; they divide the width evenly")
     feedforward: AnyFeedForward = Field(FeedForwardConfig(), description="the network after each attention")
     norm: AnyNorm = Field(NormConfig(), description="normalization, and its place")
+    residual: bool = Field(True, description="x + sublayer(x); false: sublayer(x)")
     positions: AnyPositions = Field(PositionsConfig(), description="positional encoding")
     attention: HeadAttention = Field(default_factory=partial(default_of, HeadAttention), description="of the heads")
     dropout: Probability = Field(0.1, description="on embeddings and before each residual sum, in training")
@@ -108,7 +113,26 @@ class TransformerConfig(BodyConfig):
             and (self.norm.kind != "batch" or self.norm.place == "none")
         )
 
+    @property
+    def takes_memory_width(self) -> bool:
+        return True
+
+    def check_memory(self, encoder: BodyConfig, encoder_width: int, width: int) -> None:
+        if encoder_width != width and not self.attention.projections:
+            raise ValueError(
+                f"attention.projections: false compares the decoder's states ({width} wide) with encoder states "
+                f"({encoder_width} wide) themselves; use equal widths, or projections: true"
+            )
+
+    def embedding_width(self, width: int) -> int:
+        return width if self.positions.project else width - (self.positions.width or 0)
+
     def check_width(self, width: int, side: str) -> None:
+        if self.embedding_width(width) < 1:
+            raise ValueError(
+                f"{side}.positions.width ({self.positions.width}) leaves token embeddings no part of the width "
+                f"({width}), of which positions.project: false takes it; lower it"
+            )
         if width % self.heads:
             near = width - width % self.heads + self.heads
             raise ValueError(
@@ -127,9 +151,11 @@ class TransformerConfig(BodyConfig):
 
     def describe(self) -> str:
         norm = "no norm" if self.norm.place == "none" else f"{self.norm.place}-norm ({self.norm.kind})"
+        feedforward = "no feed-forward net" if self.feedforward.kind == "none" else self.feedforward.kind
         return (
             f"Transformer, {plural(self.layers, 'layer')}, {plural(self.heads, 'head')}, {norm}, "
-            f"{self.positions.kind} positions, {self.feedforward.kind}{_describe_pattern(self.attention.pattern)}"
+            f"{self.positions.kind} positions, {feedforward}{_describe_pattern(self.attention.pattern)}"
+            f"{'' if self.residual else ', no residual connections'}"
         )
 
     @model_validator(mode="after")

@@ -18,7 +18,7 @@ from sightline.layers.feedforward import build_feedforward
 from sightline.layers.layout import Layout, Packed, Padded
 from sightline.layers.local_attention import LocalAttention, build_pattern
 from sightline.layers.multi_head import KeysValues, MultiHeadAttention
-from sightline.layers.norms import build_last_norm, build_residual
+from sightline.layers.norms import Residual, build_last_norm, build_residual
 from sightline.layers.positions import (
     Distances,
     Relative,
@@ -84,13 +84,15 @@ def build_self_attention(recipe: TransformerConfig, width: int, number: int, *, 
         relative_keys=relative_keys,
         score=build_score(recipe.attention.kind, head_width, **recipe.attention.options(HeadAttentionConfig)),
         projections=recipe.attention.projections,
+        bias=recipe.attention.bias,
+        output_projection=recipe.attention.output_projection,
         groups=recipe.attention.kv_heads,
         pattern=pattern,
     )
 
 
-def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAttention:
-    """Build the cross-attention of a decoder layer."""
+def build_cross_attention(recipe: TransformerConfig, width: int, memory_width: int | None) -> MultiHeadAttention:
+    """Build the cross-attention of a decoder layer; `memory_width`: of the encoder, if not `width`."""
     return MultiHeadAttention(
         width,
         recipe.heads,
@@ -99,7 +101,10 @@ def build_cross_attention(recipe: TransformerConfig, width: int) -> MultiHeadAtt
             recipe.attention.kind, width // recipe.heads, **recipe.attention.options(HeadAttentionConfig)
         ),
         projections=recipe.attention.projections,
+        bias=recipe.attention.bias,
+        output_projection=recipe.attention.output_projection,
         groups=recipe.attention.kv_heads,
+        memory_width=memory_width,
     )
 
 
@@ -136,15 +141,38 @@ def padding_mask(layout: Layout | None) -> Tensor | None:
     return layout.mask if isinstance(layout, Padded) else None
 
 
-class EncoderLayer(TapModule):
+class TransformerLayer(TapModule):
+    """Base class of a layer that ends with a feed-forward net, if the recipe has one.
+
+    Subclasses build the modules, in the order in which their weights are drawn.
+    """
+
+    feedforward: nn.Module | None
+    feedforward_residual: Residual
+
+    def feed_forward(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
+        """x (…, D) → (…, D). `valid`: real tokens of a padded batch; `real`: tokens that experts should see."""
+        if self.feedforward is not None:
+            output = self.feedforward(self.feedforward_residual.prenorm(x, valid), real)
+            x = self.feedforward_residual.add(x, output, valid)
+        return self.tap("output", x)
+
+
+def build_layer_residual(recipe: TransformerConfig, width: int) -> Residual:
+    """Build the residual connection around one sublayer."""
+    return build_residual(recipe.norm, width, recipe.dropout, connected=recipe.residual)
+
+
+class EncoderLayer(TransformerLayer):
     """Self-attention and a feed-forward net, each in a residual connection."""
 
     def __init__(self, recipe: TransformerConfig, width: int, number: int = 0) -> None:
         super().__init__()
         self.attention = build_self_attention(recipe, width, number, causal=False)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.attention_residual = build_residual(recipe.norm, width, recipe.dropout)
-        self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = build_layer_residual(recipe, width)
+        if self.feedforward is not None:
+            self.feedforward_residual = build_layer_residual(recipe, width)
 
     def forward(self, x: Tensor, layout: Layout, rotation: Rotation | None, relative: Relative | None = None) -> Tensor:
         """x (B, S, D) or (N, D) → the same shape."""
@@ -152,9 +180,7 @@ class EncoderLayer(TapModule):
         real = valid if isinstance(layout, Padded) else layout.real  # (N,) False at dummy tokens of a static batch
         heads = self.attention.queries_keys_values(self.attention_residual.prenorm(x, valid), rotation)
         attended = self.attention(*heads, layout=(layout, layout), relative=relative)
-        x = self.attention_residual.add(x, attended, valid)
-        output = self.feedforward(self.feedforward_residual.prenorm(x, valid), real)
-        return self.tap("output", self.feedforward_residual.add(x, output, valid))
+        return self.feed_forward(self.attention_residual.add(x, attended, valid), valid, real)
 
 
 class TransformerEncoder(TransformerStack):
@@ -184,21 +210,30 @@ class TransformerEncoder(TransformerStack):
         return (plain or self.has_patterns) and not recorded
 
 
-class DecoderLayer(TapModule):
+class DecoderLayer(TransformerLayer):
     """Causal self-attention, cross-attention (with `source`), and a feed-forward net, each in a residual connection."""
 
     entry_points: ClassVar[tuple[str, ...]] = ("step", "project_memory")
 
-    def __init__(self, recipe: TransformerConfig, width: int, number: int = 0, *, source: bool) -> None:
+    def __init__(
+        self,
+        recipe: TransformerConfig,
+        width: int,
+        number: int = 0,
+        *,
+        source: bool,
+        memory_width: int | None = None,
+    ) -> None:
         super().__init__()
         self.attention = build_self_attention(recipe, width, number, causal=True)
         if source:
-            self.cross_attention = build_cross_attention(recipe, width)
+            self.cross_attention = build_cross_attention(recipe, width, memory_width)
         self.feedforward = build_feedforward(recipe.feedforward, width, number)
-        self.attention_residual = build_residual(recipe.norm, width, recipe.dropout)
+        self.attention_residual = build_layer_residual(recipe, width)
         if source:
-            self.cross_attention_residual = build_residual(recipe.norm, width, recipe.dropout)
-        self.feedforward_residual = build_residual(recipe.norm, width, recipe.dropout)
+            self.cross_attention_residual = build_layer_residual(recipe, width)
+        if self.feedforward is not None:
+            self.feedforward_residual = build_layer_residual(recipe, width)
 
     def project_memory(self, memory: Memory) -> KeysValues:
         """Keys and values of cross-attention, computed once per sentence: (B, G, S, Dh), packed (N, G, Dh)."""
@@ -222,7 +257,7 @@ class DecoderLayer(TapModule):
             query = self.cross_attention.queries(self.cross_attention_residual.prenorm(x))
             attended = self.cross_attention(query, *cache.cross_attention, layout=(layout, source))
             x = self.cross_attention_residual.add(x, attended)
-        return self._feed_forward(x, None, layout.real)
+        return self.feed_forward(x, None, layout.real)
 
     def step(self, x: Tensor, cache: LayerCache, step: StepContext) -> tuple[Tensor, LayerCache]:
         """New tokens x (B, W·T, D), W = 1 or T = 1 → outputs (B, W·T, D), new cache."""
@@ -233,11 +268,7 @@ class DecoderLayer(TapModule):
             query = self.cross_attention.queries(self.cross_attention_residual.prenorm(x, step.valid))
             attended = self.cross_attention(query.transpose(1, 2), *cache.cross_attention, mask=step.memory_mask)
             x = self.cross_attention_residual.add(x, attended, step.valid)
-        return self._feed_forward(x, step.valid, step.valid), LayerCache(kv_cache, cache.cross_attention)
-
-    def _feed_forward(self, x: Tensor, valid: Tensor | None, real: Tensor | None) -> Tensor:
-        output = self.feedforward(self.feedforward_residual.prenorm(x, valid), real)
-        return self.tap("output", self.feedforward_residual.add(x, output, valid))
+        return self.feed_forward(x, step.valid, step.valid), LayerCache(kv_cache, cache.cross_attention)
 
 
 class TransformerDecoder(TransformerStack):
@@ -246,10 +277,14 @@ class TransformerDecoder(TransformerStack):
     entry_points: ClassVar[tuple[str, ...]] = ("begin", "begin_empty", "prefill", "advance")
     sees_source: tuple[str, ...] = ("layers.*.cross_attention", "layers.*.cross_attention_residual")
 
-    def __init__(self, recipe: TransformerConfig, width: int, *, source: bool = True) -> None:
+    def __init__(
+        self, recipe: TransformerConfig, width: int, *, source: bool = True, memory_width: int | None = None
+    ) -> None:
         super().__init__(recipe, width, causal=True)
-        layers = (DecoderLayer(recipe, width, number, source=source) for number in range(recipe.layers))
-        self.layers = nn.ModuleList(layers)
+        self.layers = nn.ModuleList(
+            DecoderLayer(recipe, width, number, source=source, memory_width=memory_width)
+            for number in range(recipe.layers)
+        )
         self.norm = build_last_norm(recipe.norm, width)
         paths = (f"layers.{number}.cross_attention" for number in range(recipe.layers))
         self.cross_attention_paths = tuple(paths) if source else ()
