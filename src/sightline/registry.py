@@ -157,6 +157,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "dates": Entry("sightline.data.synthetic:read_dates_source", f"{_SOURCES}:DatesSource"),
         "sequences": Entry("sightline.data.synthetic:read_sequences_source", f"{_SOURCES}:SequencesSource"),
         "phrases": Entry("sightline.data.phrases:read_phrases_source", f"{_SOURCES}:PhrasesSource"),
+        "questions": Entry("sightline.data.phrases.questions:read_questions_source", f"{_SOURCES}:QuestionsSource"),
     },
     "noise": {
         "mask": Entry("sightline.data.noise:mask_tokens", f"{_DATA}:MaskNoise"),
@@ -173,6 +174,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "metric": {
         **_of("evaluation.bleu", bleu="Bleu", chrf="ChrF", ter="TranslationEditRate"),
         **_of("evaluation.error_rates", exact="ExactMatch", wer="WordErrorRate", cer="CharacterErrorRate"),
+        **_of("evaluation.answers", token_f1="TokenF1"),
         **_of("evaluation.perplexity", perplexity="Perplexity"),
         **_of("evaluation.labels", accuracy="Accuracy", macro_f1="MacroF1"),
         **_of("evaluation.labels", token_accuracy="TokenAccuracy", span_f1="SpanF1"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from sightline.cli.options import Device, Metrics, Overrides, check_files, split
 from sightline.terminal import plural
 
 if TYPE_CHECKING:
+    from sightline.comparison.published import PublishedTable
     from sightline.evaluation.test_set import TestSet
 
 
@@ -47,6 +49,10 @@ Csv = Annotated[Path | None, _file("Write the numbers, one line per system.")]
 Json = Annotated[Path | None, _file("Write everything, with outputs.")]
 Figure = Annotated[Path | None, _file("Draw learning curves and quality against cost.")]
 Saved = Annotated[Path | None, _file("Show a comparison that --json wrote, without the runs.")]
+Published = Annotated[
+    str | None,
+    typer.Option(metavar="TABLE", help="Show the published table translation or summarization, after the runs if any."),
+]
 Texts = Annotated[bool, typer.Option("--texts/--no-texts", help="Keep texts in --json and --html.", show_default=False)]
 
 
@@ -66,6 +72,7 @@ def compare(
     json: Json = None,
     figure: Figure = None,
     saved: Saved = None,
+    published: Published = None,
     texts: Texts = True,
     device: Device = "auto",
 ) -> None:
@@ -79,19 +86,27 @@ def compare(
       sightline compare runs/a runs/b --source my.de --reference my.en --metrics bleu,chrf --latex table.tex
       sightline compare runs/a runs/b runs/a+runs/b evaluation.lowercase=true --beam 1
       sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json
+      sightline compare runs/lstm runs/transformer --published translation
+      sightline compare --published summarization --latex table.tex
     """
     from sightline.progress import shown
 
     runs, overrides = split_overrides(words or [])
+    table = None if published is None else _published(published)
+    test = {"--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
+    options = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
+    changes = {getattr(word, "flag", word): word for word in overrides}
     if saved is not None:
-        test = {"--on": on, "--source": source, "--reference": reference, "--baseline": baseline}
-        options = {"--metrics": metrics, "--beam": beam, "--ensemble-mean": ensemble_mean}
-        changes = {getattr(word, "flag", word): word for word in overrides}
-        _refuse_with_saved(saved, {"runs": runs or None, **test, **options, **changes})
+        _refuse_unused(f"--saved {saved} was compared already", {"runs": runs or None, **test, **options, **changes})
+    elif table is not None and not runs:
+        _refuse_unused("--published alone compares no runs", {**test, **options, **changes})
     if on is not None and (source is not None or reference is not None):
         raise ValueError("--on and --source name two test sets; give one of them")
     files = {"html": html, "markdown": markdown, "latex": latex, "csv": csv, "json": json, "figure": figure}
     _check_outputs(files, {"--source": source, "--reference": reference, "--saved": saved})
+    if table is not None and not runs and saved is None:
+        _show_published(table, {form: path for form, path in files.items() if path is not None})
+        return
     with shown() as progress:  # before what takes seconds to import
         from sightline.comparison import print_comparison, read_comparison
         from sightline.comparison.export import Export
@@ -114,6 +129,8 @@ def compare(
                 progress=progress,
                 **_settings(overrides, metrics),
             )
+        if table is not None:
+            comparison = replace(comparison, published=table)
         export = Export(comparison if texts else comparison.without_texts())
         for number, (form, path) in enumerate(files.items()):
             if path is not None:
@@ -125,12 +142,27 @@ def compare(
     export.finish()
 
 
-def _refuse_with_saved(saved: Path, options: dict[str, object]) -> None:
+def _published(name: str) -> PublishedTable:
+    from sightline.comparison.published import published
+
+    return published(name)
+
+
+def _show_published(table: PublishedTable, files: dict[str, Path]) -> None:
+    """Print a published table alone, and write it to files."""
+    from sightline.comparison.export import write_published
+    from sightline.comparison.terminal import print_published
+
+    written = write_published(table, files)
+    print_published(table)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
+
+
+def _refuse_unused(reason: str, options: dict[str, object]) -> None:
     """Refuse options that only change how runs are compared."""
     if unused := [name for name, value in options.items() if value is not None]:
-        raise ValueError(
-            f"--saved {saved} was compared already, so {', '.join(unused)} can change nothing; leave it out"
-        )
+        raise ValueError(f"{reason}, so {', '.join(unused)} can change nothing; leave it out")
 
 
 def _check_outputs(files: dict[str, Path | None], inputs: dict[str, Path | None]) -> None:

@@ -50,7 +50,7 @@ from sightline.evaluation.test_set import TestSet
 from sightline.progress import Progress, silent
 from sightline.recipe import MetricName
 from sightline.recipe.decoding import BleuTokenizer
-from sightline.run_folder import RunError
+from sightline.run_folder import RunError, read_config
 from sightline.terminal import plural
 
 _MOST_PARTS = 8
@@ -230,7 +230,15 @@ def _run_result(
         baseline=run.baseline,
         teachers=sorted({digest for origin in run.origins for digest in origin.models}),
         ensemble=[each.name for each in run.parts],
+        corpus="; ".join(dict.fromkeys(map(_corpus, run.trainings))) if run.baseline is None else "",
     )
+
+
+def _corpus(run: ComparedRun) -> str:
+    """The training text of a run, with the number of examples that are left after cleaning."""
+    text = "; ".join(source.describe() for source in run.recipe.data.train)
+    size = read_config(run.run.folder).get("training_text")
+    return text if size is None else f"{text} ({plural(size['examples'], 'example')} after cleaning)"
 
 
 def _recipe_differences(systems: Sequence[System]) -> list[Difference]:

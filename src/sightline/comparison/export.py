@@ -7,13 +7,16 @@ their own script.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from html import escape
 from importlib import resources
 from pathlib import Path
 
 from sightline.comparison import tables
+from sightline.comparison.published import PublishedTable
 from sightline.comparison.renderers import (
     csv_table,
     html_table,
@@ -41,20 +44,31 @@ def markdown(comparison: ComparisonResult) -> str:
     table = tables.main_table(comparison)
     parts = [f"## {markdown_text(table.title)}", *(markdown_text(line) for line in conclusions(comparison))]
     parts += [markdown_table(table), "\n".join(f"- {markdown_text(note)}" for note in footnotes(comparison))]
-    for each in (tables.significance_table(comparison), tables.differences_table(comparison)):
-        parts.append(f"### {markdown_text(each.title)}")
-        if each.rows:
-            parts.append(markdown_table(each))
-        parts += [markdown_text(note) for note in each.notes]
-    return "\n\n".join(parts) + "\n"
+    others = [*_published(comparison), tables.significance_table(comparison), tables.differences_table(comparison)]
+    return "\n\n".join([*parts, *map(_markdown_section, others)]) + "\n"
+
+
+def _markdown_section(table: tables.Table) -> str:
+    parts = [f"### {markdown_text(table.title)}", *([markdown_table(table)] if table.rows else [])]
+    return "\n\n".join([*parts, *(markdown_text(note) for note in table.notes)])
+
+
+def _published(comparison: ComparisonResult) -> list[tables.Table]:
+    """The tables of published numbers; empty unless the comparison shows one."""
+    return [] if comparison.published is None else tables.published_tables(comparison.published, comparison)
 
 
 def latex(comparison: ComparisonResult) -> str:
     """The main table with its notes, for \\input."""
     head = "% Made by sightline compare; no packages needed. Names outside Latin script want XeLaTeX or LuaLaTeX."
-    notes = " \\\\\n".join(latex_note(note) for note in footnotes(comparison))
-    table = latex_table(tables.main_table(comparison))
-    return "\n".join([head, table, "", r"\par\smallskip", rf"{{\footnotesize\raggedright {notes}\par}}", ""])
+    parts = [_latex_section(tables.main_table(comparison), footnotes(comparison))]
+    parts += [_latex_section(table, [table.title, *table.notes]) for table in _published(comparison)]
+    return "\n".join([head, *parts])
+
+
+def _latex_section(table: tables.Table, notes: Sequence[str]) -> str:
+    below = " \\\\\n".join(latex_note(note) for note in notes)
+    return "\n".join([latex_table(table), "", r"\par\smallskip", rf"{{\footnotesize\raggedright {below}\par}}", ""])
 
 
 def csv_text(comparison: ComparisonResult) -> str:
@@ -70,13 +84,13 @@ def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None)
     names = " · ".join(system.name for system in comparison.systems[:4])
     more = f" and {len(comparison.systems) - 4} more" if len(comparison.systems) > 4 else ""
     title = f"{names}{more} on {comparison.test.name}"
-    style = (resources.files("sightline.comparison") / "page.css").read_text(encoding="utf-8")
     answer = "".join(f'<p class="answer">{escape(line)}</p>' for line in conclusions(comparison))
     sections = [
         _section("answer", "Which is better?", answer),
         _section(
             "table", "Quality and cost", html_table(tables.main_table(comparison)) + _notes(footnotes(comparison))
         ),
+        *(_table_section(f"published-{number}", table) for number, table in enumerate(_published(comparison), 1)),
         _table_section("significance", tables.significance_table(comparison)),
         _table_section("recipes", tables.differences_table(comparison)),
         _section("curves", "Learning curves", _figure(comparison, "curves", "Learning curves", on_failure)),
@@ -84,6 +98,12 @@ def html_page(comparison: ComparisonResult, on_failure: OnFailure | None = None)
         _section("where", "Where they differ", _analysis(comparison)),
         _table_section("runs", tables.runs_table(comparison)),
     ]
+    return _page(title, sections)
+
+
+def _page(title: str, sections: Sequence[str]) -> str:
+    """A page of sections."""
+    style = (resources.files("sightline.comparison") / "page.css").read_text(encoding="utf-8")
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
@@ -179,6 +199,25 @@ def _marked(segments: Iterable[Segment], tag: str) -> str:
 
 
 # --- files -------------------------------------------------------------------------------------------------------
+
+
+def write_published(published: PublishedTable, files: Mapping[str, Path]) -> list[Path]:
+    """Write a published table alone to files: html, markdown, latex, csv or json."""
+    shown = tables.published_tables(published)
+    sections = (_table_section(f"published-{number}", table) for number, table in enumerate(shown, 1))
+    texts: dict[str, Callable[[], str]] = {
+        "html": lambda: _page(shown[0].title, list(sections)),
+        "markdown": lambda: "\n\n".join(map(_markdown_section, shown)) + "\n",
+        "latex": lambda: "\n".join(_latex_section(each, [each.title, *each.notes]) for each in shown),
+        "csv": lambda: csv_table(tables.published_numbers(published)),
+        "json": lambda: json.dumps({"published": asdict(published)}, indent=1, ensure_ascii=False) + "\n",
+    }
+    if wrong := [form for form in files if form not in texts]:
+        raise ValueError(f"--{wrong[0]} draws runs, and --published alone has none; leave it out, or name runs")
+    for form, path in files.items():
+        write_atomically(path, texts[form]())
+    return list(files.values())
+
 
 WRITERS: dict[str, Callable[[ComparisonResult], str]] = {
     "markdown": markdown,

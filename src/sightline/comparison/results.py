@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import AliasChoices, BeforeValidator, Field, TypeAdapter, ValidationError, computed_field
 from pydantic.dataclasses import dataclass
 
+from sightline.comparison.published import PublishedTable
 from sightline.evaluation.breakdowns import FrequencyBucket, LengthBucket, SentencePart
 from sightline.evaluation.contrasts import ChangedSentences, NgramContrasts, WordContrasts
 from sightline.evaluation.measurement import Better, MetricScore, Real
@@ -73,6 +74,7 @@ class RunResult:
     teachers: list[str] = Field(default_factory=list, validation_alias=AliasChoices("teachers", "taught_by"))
     # the runs of an ensemble, whose costs are added
     ensemble: list[str] = Field(default_factory=list, validation_alias=AliasChoices("ensemble", "together"))
+    corpus: str = ""  # the training text in words, with its size
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -276,6 +278,7 @@ class ComparisonResult:
     of_text: bool = False  # language models: scored on the text itself, without outputs
     sources: list[str] = Field(default_factory=list)
     references: list[list[str]] = Field(default_factory=list)
+    published: PublishedTable | None = None  # shown after the systems
 
     @property
     def baseline(self) -> SystemResult:

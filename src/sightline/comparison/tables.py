@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sightline.comparison.published import PublishedTable
 from sightline.comparison.results import (
     NOTHING,
     ComparisonResult,
@@ -203,6 +204,46 @@ def _number_row(comparison: ComparisonResult, system: SystemResult) -> dict[str,
     row |= {"parameters": system.parameters, "training_tokens": cost.tokens, "training_flops": cost.flops}
     row |= {"training_seconds": cost.seconds, "sentences_per_second": system.sentences_per_second}
     return row | {"peak_memory": cost.peak_memory}
+
+
+# --- published tables --------------------------------------------------------------------------------------------
+
+
+def published_table(published: PublishedTable) -> Table:
+    """The numbers of a published table, with a column for the paper of each system."""
+    columns = [*_text("system"), *_numbers(*published.columns), *_text("from")]
+    rows = [
+        [row.system, *(NOTHING if value is None else _published_value(value) for value in row.values), row.paper]
+        for row in published.rows
+    ]
+    return Table(f"Published: {published.title}", columns, rows, [f"{published.source}, {published.url}"])
+
+
+def corpora_table(published: PublishedTable, comparison: ComparisonResult | None = None) -> Table:
+    """Training text, size and test set of the compared systems, if any, and of the published ones."""
+    rows = [["published", each.name, f"{each.training}, {each.size}", each.test] for each in published.corpora]
+    notes: list[str] = []
+    if comparison is not None:
+        test = f"{comparison.test.name}, {plural(comparison.test.sentences, 'text')}"
+        ours = [["compared here", system.name, system.runs[0].corpus or NOTHING, test] for system in comparison.systems]
+        rows = ours + rows
+        notes = ["The published numbers are of other corpora, sizes and test sets: compare the order, not the values."]
+    return Table("Corpus and size", _text("whose", "name", "training text", "test set"), rows, notes)
+
+
+def published_numbers(published: PublishedTable) -> Table:
+    """The numbers in full precision, for CSV."""
+    rows = [[row.system, *row.values, row.paper] for row in published.rows]
+    return Table("Numbers", [*_text("system"), *_numbers(*published.columns), *_text("from")], rows)
+
+
+def published_tables(published: PublishedTable, comparison: ComparisonResult | None = None) -> list[Table]:
+    """A published table and the table of corpora."""
+    return [published_table(published), corpora_table(published, comparison)]
+
+
+def _published_value(value: float) -> str:
+    return format_flops(value) if value >= 1e4 else f"{value:g}"
 
 
 # --- significance ------------------------------------------------------------------------------------------------

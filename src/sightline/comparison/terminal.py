@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rich.cells import cell_len  # East Asian characters are two columns wide, combining marks none
 
 from sightline.comparison import tables
+from sightline.comparison.published import PublishedTable
 from sightline.comparison.renderers import fits, plain_lines, rich_table
 from sightline.comparison.results import ComparisonResult, Contrast
 from sightline.comparison.summary import conclusions, footnotes, representatives_note
@@ -42,15 +43,24 @@ class Block:
 
 def print_comparison(comparison: ComparisonResult, console: Console | None = None) -> None:
     """Print in colour to a terminal, as plain aligned lines elsewhere."""
+    _print(lambda width: _blocks(comparison, width=width), console)
+
+
+def print_published(published: PublishedTable, console: Console | None = None) -> None:
+    """Print a published table alone."""
+    _print(lambda _: map(_block, tables.published_tables(published)), console)
+
+
+def _print(blocks: Callable[[int | None], Iterable[Block]], console: Console | None) -> None:
     if console is None and not sys.stdout.isatty():
-        print(plain_text(comparison), end="")
+        print(_plain(blocks(None)), end="")
         return
     from rich.text import Text
 
     from sightline.terminal import console as terminal_console
 
     console = console or terminal_console()
-    for number, block in enumerate(_blocks(comparison, width=console.width)):
+    for number, block in enumerate(blocks(console.width)):
         console.print(Text(("\n" if number else "") + block.title, style="bold"))
         if block.table is not None:
             console.print(rich_table(block.table))
@@ -65,8 +75,12 @@ def print_comparison(comparison: ComparisonResult, console: Console | None = Non
 
 def plain_text(comparison: ComparisonResult) -> str:
     """The comparison as lines; differing words are marked as by `wdiff`."""
+    return _plain(_blocks(comparison, width=None))
+
+
+def _plain(blocks: Iterable[Block]) -> str:
     lines: list[str] = []
-    for block in _blocks(comparison, width=None):
+    for block in blocks:
         lines += ["", block.title, ""] if lines else [block.title, ""]
         if block.table is not None:
             lines += plain_lines(block.table)
@@ -91,6 +105,9 @@ def _blocks(comparison: ComparisonResult, *, width: int | None) -> Iterator[Bloc
         for table in qualities:
             yield _block(table)
         yield Block(cost.title, cost, notes)
+    if comparison.published is not None:
+        for table in tables.published_tables(comparison.published, comparison):
+            yield _block(table)
     yield _block(tables.significance_table(comparison))
     yield _differences(comparison, width)
     if note := representatives_note(comparison):

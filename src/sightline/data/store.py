@@ -45,7 +45,7 @@ from sightline.files import (
     write_json,
 )
 from sightline.recipe.data import Clean
-from sightline.recipe.sources import AnySource, DatesSource, PhrasesSource
+from sightline.recipe.sources import AnySource, DatesSource, PhrasesSource, QuestionsSource
 from sightline.text.copying import CopyForms, with_unknown
 from sightline.text.vocabulary import Vocabulary
 
@@ -152,7 +152,7 @@ def _identity(source: AnySource, folder: Path | None, cache: Path) -> dict[str, 
     identity = source.model_dump(mode="json", exclude={"weight", *source.file_keys})
     if isinstance(source, DatesSource):
         identity["babel"] = version("babel")  # which writes the dates
-    if isinstance(source, PhrasesSource):
+    if isinstance(source, PhrasesSource | QuestionsSource):
         from sightline.data.phrases.lexicon import GRAMMAR_VERSION
 
         identity["grammar"] = GRAMMAR_VERSION

@@ -267,6 +267,31 @@ class PhrasesSource(SourceConfig):
         )
 
 
+class QuestionsSource(SourceConfig):
+    """Built-in corpus: paragraphs of the phrases grammar with a question, and its answer, a span of the paragraph."""
+
+    kind: Literal["questions"] = "questions"
+    split: Literal["train", "validation", "test"] = Field(description="splits have no paragraph in common")
+    examples: int = Field(20_000, ge=1, description="number of examples")
+    sentences: tuple[int, int] = Field(
+        (2, 4), description="fewest and most sentences of a paragraph; all numbers are equally likely"
+    )
+    seed: int = Field(1, description="another seed generates other examples")
+
+    @model_validator(mode="after")
+    def _sentences_are_a_range(self) -> QuestionsSource:
+        if not 1 <= self.sentences[0] <= self.sentences[1] <= 12:
+            raise ValueError(f"sentences {list(self.sentences)} must be [from, to] with 1 <= from <= to <= 12")
+        return self
+
+    def describe(self) -> str:
+        fewest, most = self.sentences
+        return (
+            f"built-in questions about {fewest} to {most} sentences, split {self.split}, "
+            f"{plural(self.examples, 'example')}"
+        )
+
+
 if TYPE_CHECKING:
     AnySource = (
         TextSource
@@ -281,6 +306,7 @@ if TYPE_CHECKING:
         | DatesSource
         | SequencesSource
         | PhrasesSource
+        | QuestionsSource
     )
 else:
     AnySource = open_union("source", base=SourceConfig)

@@ -76,7 +76,7 @@ SEQ2SEQ = TaskSpec(
     allows=frozenset({"encoder", "decoder"}),
     model=_SEQ2SEQ,
     metrics=(
-        *("bleu", "chrf", "ter", "exact", "wer", "cer", "perplexity"),
+        *("bleu", "chrf", "ter", "exact", "token-f1", "wer", "cer", "perplexity"),
         *("rouge-1", "rouge-2", "rouge-l", "rouge-lsum"),
     ),
     default_metrics=("bleu", "chrf"),

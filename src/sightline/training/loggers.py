@@ -233,6 +233,7 @@ _LABELS = {
     "rouge-lsum": "ROUGE-Lsum",
     "macro-f1": "macro-F1",
     "span-f1": "span F1",
+    "token-f1": "token F1",
     "exact": "exact match",
     "bits-per-character": "bits/char",
 }
