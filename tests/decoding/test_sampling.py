@@ -17,7 +17,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Decoding
 
-END = 3
+END, START = 3, 2
 SHARES = {4: 0.3, 5: 0.2, 6: 0.15, 7: 0.12, 8: 0.1, 9: 0.06, 10: 0.04, END: 0.03}
 
 
@@ -144,7 +144,7 @@ def test_several_samples_come_best_first(script: type[Any]) -> None:
 
 
 def test_the_best_is_so_by_its_score_not_by_its_probability() -> None:
-    tokens = torch.tensor([[[4, END, 0, 0, 0, 0, 0], [4, 5, 4, 5, 4, 5, END]]])
+    tokens = torch.tensor([[[START, 4, END, 0, 0, 0, 0, 0], [START, 4, 5, 4, 5, 4, 5, END]]])
     (found,) = finished(tokens, torch.tensor([[-2.0, -2.25]]), Decoding(length_penalty=1.0), scored=True)
     assert [(len(walk.tokens), walk.log_probability) for walk in found] == [(6, -2.25), (1, -2.0)]
 

@@ -118,11 +118,11 @@ def finished(
     for row_tokens, row_totals, row_cut in zip(tokens.tolist(), totals.tolist(), truncated.tolist(), strict=True):
         outputs = []
         for sequence, total, cut in zip(row_tokens, row_totals, row_cut, strict=True):
-            if END in sequence and math.isfinite(total):
-                words = [word for word in sequence[: sequence.index(END)] if word not in (PAD, START)]
-                log_probability = total if scored else math.nan
-                score = normalized(log_probability, len(words) + 1, options)
-                outputs.append(Hypothesis(words, score, log_probability, cut))
+            if END not in sequence or not math.isfinite(total):
+                break
+            words = sequence[sequence.index(START) + 1 : sequence.index(END)]  # PAD before START and after END
+            score = normalized(total, len(words) + 1, options) if scored else math.nan
+            outputs.append(Hypothesis(words, score, total if scored else math.nan, cut))
         complete = len(outputs) == len(row_totals)
         results.append(sorted(outputs, key=lambda hypothesis: -hypothesis.score) if complete else [])
     return results

@@ -278,9 +278,10 @@ def length_batches(lengths: Sequence[int], tokens: int, threads: int = 1) -> lis
 
 
 def _cut(order: Sequence[int], lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    batches: list[list[int]] = []
-    for index in order:
-        if not batches or (len(batches[-1]) + 1) * lengths[batches[-1][0]] > tokens:
-            batches.append([])
-        batches[-1].append(index)
+    """Cut indices, longest sequences first, into batches of at most `tokens` padded tokens."""
+    batches, start = [], 0
+    while start < len(order):
+        count = max(1, tokens // lengths[order[start]])
+        batches.append(list(order[start : start + count]))
+        start += count
     return batches
