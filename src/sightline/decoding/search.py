@@ -14,6 +14,8 @@ from sightline.decoding.processors import Processors
 from sightline.decoding.request import DecodableModel, Hypothesis, Limit, Request, output_limits, pad_tokens
 from sightline.text.tokenizer import END, PAD
 
+_FORCED = -1e4  # least log-probability of a forced token: scores stay finite
+
 
 class Search(ABC):
     """B requests that are decoded together, with W hypotheses each.
@@ -84,7 +86,7 @@ class Search(ABC):
             width = tokens.shape[1]
             rows = (rows[:, None] * width + torch.arange(width, device=rows.device)).flatten()
             words = words.repeat_interleave(width)
-            values = logits[rows, words]
+            values = logits[rows, words].clamp(min=_FORCED)  # an n-gram model may give it probability 0
         logits = self.processors(logits, tokens, self.steps)
         if forced is not None:
             logits[rows] = float("-inf")

@@ -18,6 +18,7 @@ from sightline.progress import Progress
 from sightline.recipe import Decoding, Evaluation, MetricName, Recipe
 from sightline.tasks.base import Prediction, Task
 from sightline.tasks.incomplete import Incomplete
+from sightline.terminal import plural
 from sightline.text.tokenizer import END
 
 Scores = TypeVar("Scores", TextLikelihood, DenoisingScores)
@@ -48,6 +49,9 @@ class ModelScores:
             measured = self.measure(name, test, outputs, section, lowercase=section.lowercase)
             scores.append(measured.score(bootstrap=section.bootstrap))
         tokens, unknown = self.tokens(test, section.metrics)
+        notes = incomplete.notes(self.task, options)
+        if spec.continues_text and (never := int(np.isinf(self.text(test).nll).sum())):
+            notes.append(f"{never:,} of {plural(tokens or 0, 'token')} have probability 0, so perplexity is infinite")
         confusion, unlearned = None, 0
         if spec.labels != "none":
             of_words, lowercase = spec.labels == "words", section.lowercase
@@ -66,7 +70,7 @@ class ModelScores:
             cut=self.task.cut_short(test.sources),
             validated=recipe.validated(test.name, test.pairs),
             incomplete=incomplete.to_dict(),
-            notes=incomplete.notes(self.task, options),
+            notes=notes,
         )
 
     def measure(

@@ -52,8 +52,9 @@ class MetricScore:
         return f"{self.name} {self.value:.{self.digits}f}{interval}"
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; an interval that was not computed is null."""
-        return {key: None if value != value else value for key, value in asdict(self).items() if key != "digits"}
+        """For JSON, which has no infinite numbers: they are "Infinity"; an interval that was not computed is null."""
+        plain = {key: None if value != value else value for key, value in asdict(self).items() if key != "digits"}
+        return {key: "Infinity" if value == math.inf else value for key, value in plain.items()}
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,11 @@ def interval(
 
 def resampled_sums(statistics: Numbers, bootstrap: int, seed: int) -> Numbers:
     """(R, K): `bootstrap` sums, each over N rows drawn with replacement from the N rows of `statistics`."""
+    infinite = np.isinf(statistics)
+    if infinite.any():  # 0 · ∞ is no number: sum what is finite, and see which sums have a row that is not
+        finite = resampled_sums(np.where(infinite, 0.0, statistics), bootstrap, seed)
+        counts = resampled_sums(infinite.astype(np.float64), bootstrap, seed)
+        return np.where(counts > 0, np.inf, finite)
     rows, width = statistics.shape
     generator = np.random.default_rng(seed)
     sums = np.empty((bootstrap, width))

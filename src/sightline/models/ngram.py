@@ -1,6 +1,8 @@
-"""An n-gram language model with interpolated modified Kneser–Ney smoothing, over token ids.
+"""An n-gram language model over token ids, with interpolated modified Kneser–Ney smoothing or without smoothing.
 
-With h = w₁…w_{k−1} a history, h' = w₂…w_{k−1} the same without its first word, and a(·) adjusted counts,
+Without smoothing, P(w | h) = count(hw) / count(h), which is 0 for unseen n-grams. After an unseen history, the longest
+part of it that was seen takes its place. With smoothing, for a history h = w₁…w_{k−1}, h' = w₂…w_{k−1} the same without
+its first word, and adjusted counts a(·),
 
     P(w | h) = (a(hw) − D(a(hw))) / Σ_v a(hv)  +  γ(h) P(w | h')
     γ(h)     = Σ_v D(a(hv)) / Σ_v a(hv)            (1 if nothing follows h)
@@ -19,10 +21,10 @@ search per order.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import safetensors
@@ -38,6 +40,7 @@ from sightline.models.protocol import join_rows, select_hypotheses
 Ids = Sequence[int] | NDArray[np.integer]
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Smoothing = Literal["kneser-ney", "none"]
 
 _NONE = -1  # number of an unseen n-gram
 # For corpora too small or too regular to estimate discounts (the values of KenLM's `--discount_fallback`).
@@ -80,7 +83,16 @@ class NgramModel:
         return len(self._orders)
 
     @classmethod
-    def train(cls, sequences: Iterable[Ids], *, order: int, vocabulary_size: int, start: int, end: int) -> NgramModel:
+    def train(
+        cls,
+        sequences: Iterable[Ids],
+        *,
+        order: int,
+        vocabulary_size: int,
+        start: int,
+        end: int,
+        smoothing: Smoothing = "kneser-ney",
+    ) -> NgramModel:
         """Count and smooth. The ids of all sequences are held in memory, and about 50 bytes for each n-gram."""
         if order < 1:
             raise NgramError(f"order is {order}, and an n-gram has at least one word; set it to 1 or more")
@@ -88,10 +100,12 @@ class NgramModel:
         stream, lengths = _stream(sequences, vocabulary_size, start, end)
         if not lengths:
             raise NgramError("there are no sequences to count n-grams in; give at least one")
-        return cls(vocabulary_size, start, end, _smooth(_count(stream, order, vocabulary_size, start), start))
+        counts = _count(stream, order, vocabulary_size, start)
+        estimate = {"kneser-ney": _smooth, "none": _relative_frequencies}[smoothing]
+        return cls(vocabulary_size, start, end, estimate(counts, start))
 
     def log_probabilities(self, sequences: Iterable[Ids]) -> list[Floats]:
-        """Log-probabilities (T + 1) of the ids of each sequence and of its end."""
+        """Log-probabilities (T + 1) of the ids of each sequence and of its end; −∞ if unseen and not smoothed."""
         stream, lengths = _stream(sequences, self.vocabulary_size, self.start, self.end)
         if not lengths:
             return []
@@ -104,7 +118,8 @@ class NgramModel:
             known, seen = before != _NONE, found != _NONE
             probability[known] *= shorter.weight[before[known]]
             probability[seen] = longer.probability[found[seen]]
-        logs = np.log(probability[stream != self.start])
+        with np.errstate(divide="ignore"):
+            logs = np.log(probability[stream != self.start])
         return np.split(logs, np.cumsum(lengths)[:-1])
 
     def distribution(self, history: Ids) -> Floats:
@@ -235,6 +250,19 @@ def _smooth(counts: list[_Counts], start: int) -> tuple[_Order, ...]:
         if orders:
             orders[-1] = _Order(orders[-1].keys, orders[-1].probability, weight)
         orders.append(_Order(grams.keys, probability, np.ones(grams.keys.size)))
+    return tuple(orders)
+
+
+def _relative_frequencies(counts: list[_Counts], start: int) -> tuple[_Order, ...]:
+    """count(hw) / count(h), shortest first; after a history that was seen, shorter n-grams have no weight."""
+    orders: list[_Order] = []
+    for grams in counts:
+        count = grams.count if orders else np.where(grams.initial, 0, grams.count)  # start is never the next word
+        histories = orders[-1].keys.size if orders else 1
+        total = np.bincount(grams.prefix, count, histories)
+        if orders:
+            orders[-1] = replace(orders[-1], weight=np.where(total > 0, 0.0, 1.0))
+        orders.append(_Order(grams.keys, count / total[grams.prefix], np.ones(grams.keys.size)))
     return tuple(orders)
 
 

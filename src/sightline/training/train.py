@@ -344,7 +344,8 @@ def _count(prepared: PreparedData, run: Path, model: CountedModel, display: Disp
     with rewriting(run, (WEIGHTS,), finished=True):
         _, documents = store.take(np.arange(len(store)))
         size = prepared.vocabulary.target.size
-        model.counts = NgramModel.train(documents, order=decoder.order, vocabulary_size=size, start=START, end=END)
+        options: Any = {"order": decoder.order, "smoothing": decoder.smoothing}
+        model.counts = NgramModel.train(documents, vocabulary_size=size, start=START, end=END, **options)
         model.counts.save(run / "model.safetensors")
         _, held_out = prepared.validation.take(np.arange(len(prepared.validation)))
         loss = -float(np.concatenate(model.counts.log_probabilities(held_out)).mean())

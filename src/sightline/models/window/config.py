@@ -24,12 +24,17 @@ class WindowConfig(BodyConfig):
 
 
 class NgramConfig(BodyConfig):
-    """An n-gram language model: counts with interpolated Kneser–Ney smoothing."""
+    """An n-gram language model: counts, smoothed or as they are."""
 
     counted: ClassVar[bool] = True
 
     kind: Literal["ngram"] = "ngram"
     order: int = Field(5, ge=1, description="length of the longest n-gram")
+    smoothing: Literal["kneser-ney", "none"] = Field(
+        "kneser-ney",
+        description="kneser-ney: interpolated with shorter n-grams; none: count(h w) / count(h), 0 for n-grams that "
+        "the training text does not have",
+    )
 
     def describe(self) -> str:
-        return f"{self.order}-grams, counted"
+        return f"{self.order}-grams, counted" + (", without smoothing" if self.smoothing == "none" else "")
