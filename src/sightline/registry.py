@@ -92,6 +92,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
     "task": {
         "seq2seq": Entry("sightline.tasks.seq2seq:Seq2SeqTask", f"{_TASKS}:SEQ2SEQ"),
         "language-model": Entry("sightline.tasks.language_model:LanguageModelTask", f"{_TASKS}:LANGUAGE_MODEL"),
+        "sentence-model": Entry("sightline.tasks.sentence_model:SentenceModelTask", f"{_TASKS}:SENTENCE_MODEL"),
         "masked-lm": Entry("sightline.tasks.masked_lm:MaskedLMTask", f"{_TASKS}:MASKED_LM"),
         "denoising": Entry("sightline.tasks.denoising:DenoisingTask", f"{_TASKS}:DENOISING"),
         "classification": Entry("sightline.tasks.classification:ClassificationTask", f"{_TASKS}:CLASSIFICATION"),

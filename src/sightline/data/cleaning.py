@@ -36,8 +36,8 @@ class TokenizedChunk:
 class Cleaner:
     """Decides which examples to keep, in order, and counts those it drops by the first reason."""
 
-    def __init__(self, rules: Clean | None) -> None:
-        self._rules = rules
+    def __init__(self, rules: Clean | None, *, text_only: bool = False) -> None:
+        self._rules, self._text_only = rules, text_only  # without sources
         self._seen: set[bytes] = set()
         self.counts = dict.fromkeys(("read", "kept", *REASONS, TRUNCATED), 0)
 
@@ -56,6 +56,8 @@ class Cleaner:
 
     def _faults(self, chunk: TokenizedChunk, rules: Clean) -> Iterator[tuple[str, Flags | Callable[[Flags], Flags]]]:
         source, target = (np.diff(chunk.examples.column(side).offsets.to_numpy()) for side in ("source", "target"))
+        if self._text_only:
+            source = target
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         long_lines = np.array([isinstance(text.source, LongLine) for text in chunk.texts], np.bool_)
         yield "empty", (shorter == 0) & ~long_lines

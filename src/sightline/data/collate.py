@@ -114,6 +114,11 @@ def language_model_ids(sources: Ids, targets: Ids) -> ExampleIds:
     return ExampleIds(None, TokenSequences(inputs), TokenSequences(labels))
 
 
+def sentence_ids(sources: Ids, targets: Ids) -> ExampleIds:
+    """Sentences of a language model: <s> and the words predict the words and </s>. Sources are not used."""
+    return ExampleIds(None, TokenSequences(targets, before=START), TokenSequences(targets, behind=END))
+
+
 def collate_fn(recipe: Recipe) -> Callable[[Ids, Ids], ExampleIds]:
     """The function that makes model inputs and labels of a recipe's sources and targets: its task's `collate`."""
     spec = recipe.task_spec

@@ -150,6 +150,8 @@ class ExamplePlan(EpochPlan):
         source, target = store.source_lengths, store.target_lengths
         if self.recipe.task_spec.labels != "none":
             return source + 1, source + 1  # there may be a class token
+        if self.recipe.task_spec.by_sentence:
+            return target, target
         if self.recipe.model.encoder is None:
             return source + target + 1, source + target + 1  # with the end token of the source
         return source, target
@@ -165,6 +167,8 @@ class ExamplePlan(EpochPlan):
         sizes, marks = f"{plural(source, 'source token')} and {plural(target, 'target token')}", "an end mark"
         if self.recipe.task_spec.labels != "none":
             sizes, marks = plural(source, "token"), "its marks"
+        elif self.recipe.task_spec.by_sentence:
+            sizes = plural(target, "token")
         elif self.recipe.model.encoder is None:
             sizes, marks = f"{sizes} in one sequence", "an end mark each"
         least = needed

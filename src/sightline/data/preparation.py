@@ -104,7 +104,7 @@ def prepare_data(
         held_out,
         sources=tuple(data.train),
         limit=data.limit,
-        clean=None if recipe.of_text else data.clean,  # plain text has no pairs to clean
+        clean=None if recipe.task_spec.cuts_windows else data.clean,
         line_limit=line_limit(recipe, drop=True),
         links=alignment_file(recipe),
     )
@@ -181,15 +181,16 @@ def _label_notes(prepared: PreparedData) -> list[str]:
 def _check_validation_fits(recipe: Recipe, store: Store) -> None:
     """Refuse validation sentences that are longer than the learned positions, before training starts."""
     model = recipe.model
-    if recipe.of_text:
-        return  # text is cut into windows
+    if recipe.task_spec.cuts_windows:
+        return
+    in_one = model.encoder is None and recipe.task_spec.maps_text  # source and target are one sequence
     sides = [("source", model.encoder, store.source_lengths), ("target", model.decoder, store.target_lengths)]
-    if model.encoder is None:  # decoder-only: source and target are one sequence
+    if in_one:
         least, read = recipe.decoding.min_length, store.source_lengths
         with_least = f"source with decoding.min_length ({least})"  # the shortest output after the source
         sides = [("pair", model.decoder, read + store.target_lengths), (with_least, model.decoder, read + least)]
     classed = model.pooling is not None and model.pooling.kind == "class"
-    count, marks = (2, "two marks") if classed or model.encoder is None else (1, "an end mark")
+    count, marks = (2, "two marks") if classed or in_one else (1, "an end mark")
     for side, body, lengths in sides:
         longest = None if body is None else body.max_positions
         if longest is not None and len(lengths) and lengths.max() + count > longest:

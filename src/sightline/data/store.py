@@ -293,7 +293,7 @@ def _build(spec: StoreSpec, folder: Path, progress: Callable[[int], None] | None
     ids = pa.list_(pa.uint16() if small and not spec.copying else pa.uint32())
     fields = [("source", ids), ("target", ids), ("origin", pa.uint16())]
     schema = pa.schema(fields if spec.links is None else [*fields, ("links", pa.list_(pa.uint32()))])
-    cleaner = Cleaner(spec.clean)
+    cleaner = Cleaner(spec.clean, text_only=spec.text_only)
     with pa.OSFile(str(folder / "examples.arrow"), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for chunk in _in_order(partial(_tokenize, spec, schema), _chunks(spec.examples())):
             if stop.is_set():

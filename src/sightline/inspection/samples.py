@@ -39,7 +39,7 @@ def sample_batches(
         raise ValueError("there are no examples to measure; give a test set that has some")
     if recipe.data.noise is not None:
         sides = _noised_windows(recipe, vocabulary, examples, sentences)
-    elif recipe.task_spec.continues_text:
+    elif recipe.task_spec.continues_text and recipe.task_spec.cuts_windows:
         sides = _windows(recipe, vocabulary, examples, sentences)
     else:
         chosen = [examples[place] for place in _evenly(len(examples), sentences)]
@@ -56,7 +56,7 @@ def sample_batches(
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
     """A batch of one pair, one text with its labels, or for a language model one text (`target`)."""
-    if recipe.task_spec.continues_text:
+    if recipe.task_spec.continues_text and recipe.task_spec.cuts_windows:
         ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
         if len(ids) < 2:
             raise ValueError("the text is empty, so there is no token to look at; give some")
@@ -80,7 +80,7 @@ def _examples(
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     for source, target in zip(*pairs, strict=True):
         source = source[: recipe.data.clean.truncate_source]
-        if longest is None or (source and target and max(len(source), len(target)) <= longest):
+        if longest is None or ((source or recipe.of_text) and target and max(len(source), len(target)) <= longest):
             yield collate([np.asarray(source, np.int64)], [np.asarray(target, np.int64)])
 
 

@@ -37,6 +37,11 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
     "a task that writes no pairs": lambda recipe: not recipe.task_spec.maps_text or recipe.model.encoder is None,
     "a task that continues text": lambda recipe: recipe.task_spec.continues_text,
     "a task that reads plain text": lambda recipe: recipe.task_spec.plain_text,
+    "a task that cuts text into windows": lambda recipe: recipe.task_spec.cuts_windows,
+    "another task than language-model": lambda recipe: not recipe.task_spec.by_sentence,
+    "a whole file as one document": lambda recipe: any(
+        getattr(source, "document", "line") == "file" for source in (*recipe.data.train, recipe.data.validation)
+    ),
     "a label for each word": lambda recipe: recipe.task_spec.labels == "words",
     "a task without labels": lambda recipe: recipe.task_spec.labels == "none",
     "a model without an encoder": lambda recipe: recipe.model.encoder is None,
@@ -62,6 +67,7 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
     "a loss of its own": lambda recipe: recipe.training.loss.kind != "cross-entropy",
     "a carried state": lambda recipe: (
         recipe.task_spec.continues_text
+        and not recipe.task_spec.by_sentence
         and recipe.model.decoder is not None
         and recipe.model.decoder.recurrent
         and recipe.training.batches.carry is not False
@@ -102,6 +108,13 @@ CONFLICTS = _table(
                 "tokenizer.shared: false",
                 "it writes the tokens it reads, so both sides need one vocabulary",
                 "set tokenizer.shared: true",
+            ),
+        ],
+        "data.context: sentence": [
+            (
+                "another task than language-model",
+                "it makes each line of plain text an example, and {spec} learns from others",
+                _LEAVE_OUT,
             ),
         ],
         "data.noise": [
@@ -253,7 +266,18 @@ TRAINING_CONFLICTS = _table(
             ("data.noise", "a model that restores text is trained by likelihood", _LEAVE_OUT),
         ],
         "data.clean": [
-            ("a task that reads plain text", "data.clean is for pairs of texts, and {spec} has none", _LEAVE_OUT),
+            ("a task that cuts text into windows", "data.clean is for pairs of texts, and {spec} has none", _LEAVE_OUT),
+        ],
+        "data.context: sentence": [
+            (
+                "a whole file as one document",
+                "a file is no sentence",
+                "put each sentence on a line of its own and set document: line",
+            ),
+            ("training.batches.carry", "each sentence starts from the initial state", _LEAVE_OUT),
+            ("data.clean.max_ratio", "sentences have no other side", _LEAVE_OUT),
+            ("data.clean.drop_copies", "sentences have no other side", _LEAVE_OUT),
+            ("data.clean.deduplicate: sources", "sentences have no source", "set it to targets"),
         ],
         "tokenizer.shared: false": [
             (

@@ -175,6 +175,11 @@ class Data(Section):
     validation: AnySource = Field(description="evaluated during training, to choose the best weights")
     tests: dict[str, AnySource] = Field(default_factory=dict, description="test sets of `sightline evaluate`, by name")
     swap: bool = Field(False, description="exchange source and target")
+    context: Literal["running", "sentence"] = Field(
+        "running",
+        description="language models. running: windows cut anywhere from lines that follow one another; sentence: each "
+        "line on its own, from <s> to </s>",
+    )
     limit: int | None = Field(None, ge=1, description="use only this many training examples")
     validation_limit: int | None = Field(None, ge=1, description="use only this many validation examples")
     clean: Clean = Field(Clean(), description="what is dropped from the training text")

@@ -193,7 +193,7 @@ def _tokens(recipe: Recipe, text: TextSize) -> int:
 def _batch(recipe: Recipe, text: TextSize) -> int:
     """At least 128 batches per epoch if they are not too small, and at most 4,096 tokens."""
     longest, _ = recipe.longest_sequence()
-    least = 4 * recipe.training.batches.context if recipe.of_text else longest + 32
+    least = 4 * recipe.training.batches.context if recipe.task_spec.cuts_windows else longest + 32
     return max(_power(least), _clamp(_power(_tokens(recipe, text) / 256), 512, 4_096))
 
 

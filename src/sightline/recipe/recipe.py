@@ -67,8 +67,8 @@ class Recipe(Section):
 
     @property
     def task_spec(self) -> TaskSpec:
-        """The spec of the task; with data.noise, seq2seq is denoising."""
-        spec = task_spec(self.task, noise=self.data.noise is not None)
+        """The spec of the task; with data.noise, seq2seq is denoising, and data.context: sentence has its own."""
+        spec = task_spec(self.task, noise=self.data.noise is not None, context=self.data.context)
         assert spec is not None  # `task` was validated
         return spec
 
@@ -90,7 +90,7 @@ class Recipe(Section):
 
     @property
     def of_text(self) -> bool:
-        """True if examples are windows of plain text instead of pairs."""
+        """True if examples are windows or sentences of plain text instead of pairs."""
         return self.task_spec.plain_text
 
     def validated(self, name: str, examples: int) -> int | None:
@@ -107,7 +107,7 @@ class Recipe(Section):
 
     def longest_sequence(self) -> tuple[int, str]:
         """The most tokens of a training sequence, special tokens included, and the key that sets this limit."""
-        if self.of_text:
+        if self.task_spec.cuts_windows:
             return self.training.batches.context, "training.batches.context"
         most = self.data.clean.max_tokens + 1
         if self.task_spec.maps_text and self.model.encoder is None:
@@ -201,4 +201,6 @@ def carries(recipe: Recipe) -> bool:
     carry, recurrent = recipe.training.batches.carry, decoder is not None and decoder.recurrent
     if carry and not recurrent:
         raise ValueError("training.batches.carry: true needs a recurrent decoder; others have no state to carry")
+    if recipe.task_spec.by_sentence:
+        return False
     return recurrent if carry is None else carry

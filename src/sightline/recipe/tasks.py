@@ -6,7 +6,7 @@ The registry (`registry.py`) is the only list of tasks; it has the class that im
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from sightline.recipe.decoding import MetricName
@@ -38,15 +38,18 @@ class TaskSpec:
     writes_text: bool = False  # writes text token by token, by a search
     plain_text: bool = False  # learns from windows of plain text instead of pairs
     noise: tuple[str, ...] = ()  # kinds of data.noise that it learns to undo; one of them must be set
+    by_sentence: bool = False  # learns from plain text line by line: each is an example of its own
     with_noise: str | None = None  # the task of the same recipe with data.noise
+    with_sentences: str | None = None  # the task of the same recipe with data.context: sentence
     steps: int = 5_000  # training steps that the default number of epochs aims at ...
     epochs: tuple[int, int] = (5, 50)  # ... within these bounds
     aliases: tuple[str, ...] = ()  # other names in recipes
-    variant: str | None = None  # its name in the registry, where recipes write another task and data.noise
+    variant: str | None = None  # its name in the registry, where recipes write another task and this setting:
+    setting: str | None = None
 
     def __str__(self) -> str:
         """For error messages: `task: seq2seq`."""
-        return f"task: {self.name}" + ("" if self.variant is None else " with data.noise")
+        return f"task: {self.name}" + ("" if self.setting is None else f" with {self.setting}")
 
     @property
     def maps_text(self) -> bool:
@@ -59,9 +62,16 @@ class TaskSpec:
         return self.writes_text and not self.reads_source
 
     @property
-    def examples(self) -> Literal["pairs", "windows", "corrupted windows"]:
-        """What the task learns from: pairs of texts, windows of a text, or windows that noise corrupts."""
-        return "corrupted windows" if self.noise else "windows" if self.plain_text else "pairs"
+    def examples(self) -> Literal["pairs", "sentences", "windows", "corrupted windows"]:
+        """What the task learns from: pairs of texts, sentences, windows of a text, or windows that noise corrupts."""
+        if self.noise:
+            return "corrupted windows"
+        return "sentences" if self.by_sentence else "windows" if self.plain_text else "pairs"
+
+    @property
+    def cuts_windows(self) -> bool:
+        """True if text is cut into windows, wherever its lines end."""
+        return self.plain_text and not self.by_sentence
 
     @property
     def fills_gaps(self) -> bool:
@@ -96,8 +106,17 @@ LANGUAGE_MODEL = TaskSpec(
     reads_source=False,
     writes_text=True,
     plain_text=True,
+    with_sentences="sentence-model",
     steps=5_000,
     epochs=(3, 40),
+)
+SENTENCE_MODEL = replace(
+    LANGUAGE_MODEL,
+    description="A language model of sentences",
+    by_sentence=True,
+    with_sentences=None,
+    variant="sentence-model",
+    setting="data.context: sentence",
 )
 MASKED_LM = TaskSpec(
     name="masked-lm",
@@ -127,6 +146,7 @@ DENOISING = TaskSpec(
     steps=6_000,
     epochs=(10, 100),
     variant="denoising",
+    setting="data.noise",
 )
 CLASSIFICATION = TaskSpec(
     name="classification",
@@ -177,13 +197,14 @@ def task_aliases() -> dict[str, str]:
     return {alias: spec.name for spec in tasks().values() for alias in spec.aliases}
 
 
-def task_spec(name: Any, *, noise: bool = False) -> TaskSpec | None:
-    """The spec of a task by its name in a recipe, with or without data.noise; None if there is no such task."""
+def task_spec(name: Any, *, noise: bool = False, context: Any = "running") -> TaskSpec | None:
+    """The spec of a task by its name in a recipe, its data.context and whether it has data.noise; None if unknown."""
     name = task_aliases().get(name, name) if isinstance(name, str) else None
     if name is None or name not in task_names():
         return None
     spec = tasks()[name]
-    return tasks()[spec.with_noise] if noise and spec.with_noise is not None else spec
+    variant = spec.with_noise if noise else spec.with_sentences if context == "sentence" else None
+    return spec if variant is None else tasks()[variant]
 
 
 def spec_of_values(values: Any) -> TaskSpec | None:
@@ -191,8 +212,10 @@ def spec_of_values(values: Any) -> TaskSpec | None:
     if not isinstance(values, dict):
         return None
     data = values.get("data")
-    noise = isinstance(data, dict) and data.get("noise") is not None
-    return task_spec(values.get("task", "seq2seq"), noise=noise)
+    data = data if isinstance(data, dict) else {}
+    return task_spec(
+        values.get("task", "seq2seq"), noise=data.get("noise") is not None, context=data.get("context", "running")
+    )
 
 
 class _TaskNames(Registered):

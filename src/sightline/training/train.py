@@ -210,6 +210,7 @@ def _check_text(run: Path, prepared: PreparedData) -> None:
 
 PLANS: dict[str, Callable[..., BatchPlan]] = {
     "pairs": ExamplePlan,
+    "sentences": ExamplePlan,
     "windows": WindowPlan,
     "corrupted windows": NoisePlan,
 }

@@ -174,7 +174,7 @@ class TextValidator(Validator):
         return loss * len(self.stream) / math.log(2) / characters
 
     def samples(self, model: nn.Module) -> list[dict[str, str]]:
-        count, target = self.recipe.training.samples, self.prepared.vocabulary.target
+        count = self.recipe.training.samples
         if not count:
             return []
         context = self.recipe.training.batches.context
@@ -182,17 +182,37 @@ class TextValidator(Validator):
         more = min(_CONTINUATION, context - begin)
         starts = np.linspace(0, max(0, len(self.stream) - begin - more), count).astype(int)
         prompts = [[int(token) for token in self.stream[at : at + begin] if token != END] for at in starts]
-        options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": more, "beam": 1})
+        references = [self.stream[at : at + begin + more].tolist() for at in starts]
+        return self.continued(model, prompts, references, more)
+
+    def continued(
+        self, model: nn.Module, prompts: list[list[int]], references: list[list[int]], most: int
+    ) -> list[dict[str, str]]:
+        """Prompts with their references and up to `most` new tokens."""
+        target = self.prepared.vocabulary.target
+        options = self.recipe.decoding.model_copy(update={"nbest": 1, "max_length": most, "beam": 1})
         requests = make_requests(prefixes=prompts, marks=len(target.marks))
         outputs = decode(model, requests, options, device=self.device)  # type: ignore[arg-type]
         return [
             {
                 "source": target.decode(prompt),
-                "reference": target.decode(self.stream[at : at + begin + more].tolist()),
+                "reference": target.decode(reference),
                 "output": target.decode(guesses[0].tokens),
             }
-            for at, prompt, guesses in zip(starts, prompts, outputs, strict=True)
+            for prompt, reference, guesses in zip(prompts, references, outputs, strict=True)
         ]
+
+
+class SentenceValidator(TextValidator):
+    """Validates a language model of sentences; samples continue the first half of some sentences."""
+
+    def loss(self, model: nn.Module) -> float:
+        return Validator.loss(self, model)
+
+    def samples(self, model: nn.Module) -> list[dict[str, str]]:
+        references = [ids.tolist() for ids in self.targets[: self.recipe.training.samples]]
+        prompts = [ids[: min(_PROMPT, len(ids) // 2)] for ids in references]
+        return self.continued(model, prompts, references, _CONTINUATION) if references else []
 
 
 class DenoisingValidator(Validator):
@@ -238,7 +258,12 @@ class DenoisingValidator(Validator):
         ]
 
 
-VALIDATORS = {"pairs": Validator, "windows": TextValidator, "corrupted windows": DenoisingValidator}
+VALIDATORS = {
+    "pairs": Validator,
+    "sentences": SentenceValidator,
+    "windows": TextValidator,
+    "corrupted windows": DenoisingValidator,
+}
 
 
 def build_validator(prepared: PreparedData, device: torch.device) -> Callable[[nn.Module], Validation]:
