@@ -15,6 +15,7 @@ from sightline.data.locate import data_folder, load_run_recipe
 from sightline.data.sources import Example, line_limit, read
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.ensemble import Mean, check_alike
+from sightline.decoding.next_words import NextWord
 from sightline.decoding.request import Phrases, Request
 from sightline.decoding.scoring import attention_to_source
 from sightline.decoding.unknown_words import read_dictionary
@@ -285,6 +286,16 @@ class Run:
         """A text (or nothing: "") as a language model continues it: the best outputs, best first."""
         self._check_continues("continuations", text)
         return self.task.continuations(text, self._chosen("continuations", options, changes))
+
+    def next_words(self, text: str, count: int = 10) -> list[NextWord]:
+        """The `count` most probable next words after a text by a language model, with P(word | text).
+
+        A word may consist of several pieces, whose probabilities are multiplied (decoding/next_words.py).
+        """
+        self._check_continues("next_words", text)
+        if count < 1:
+            raise ValueError(f"next_words needs a count of at least 1, not {count}")
+        return self.task.next_words(text, count)
 
     def _check_continues(self, method: str, text: str) -> None:
         check_text(method, text)

@@ -225,7 +225,7 @@ def check_files(written: Mapping[str, Path | None], read: Mapping[str, Path | No
         places[path.resolve()] = option
 
 
-_POSITIVE = ("beam", "nbest", "top", "max_tokens", "jobs", "threads", "count")
+_POSITIVE = ("beam", "nbest", "next", "top", "max_tokens", "jobs", "threads", "count")
 _LARGEST: dict[str, int] = {
     "jobs": 1_024,
     "top": 1_000_000,

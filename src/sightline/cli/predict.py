@@ -42,6 +42,7 @@ from sightline.cli.options import (
     use_threads,
 )
 from sightline.cli.predict_options import (
+    Continuation,
     Hidden,
     InputFormat,
     LineFiles,
@@ -71,9 +72,7 @@ def predict(
     ] = None,
     overrides: Overrides = None,
     flags: SearchFlags,
-    prompt: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Language models: stream what follows this text.")
-    ] = None,
+    continuation: Continuation,
     lines: LineFiles,
     table: InputFormat,
     output: Output,
@@ -90,6 +89,7 @@ def predict(
       sightline predict runs/en-de test.en --beam 5 --nbest 5 -o test.de
       sightline predict runs/en-de test.en decoding.length_penalty=0.6 --with runs/lstm-en-de
       sightline predict runs/shakespeare --prompt "ROMEO:" --sample decoding.sample.temperature=0.8
+      sightline predict runs/lm-lstm --prompt "the students" --next 10
       sightline predict runs/ewt test.conllu > tagged.conllu
     """
     use_threads(threads)
@@ -99,27 +99,38 @@ def predict(
     nbest = loaded.recipe.decoding.nbest if "decoding.nbest" in written else None
     of_csv = is_csv(file, table.form)
     phrases = PhraseFiles.of(lines.require, lines.forbid)
-    search = check_search(loaded.recipe, written)
+    search, prompt = check_search(loaded.recipe, written), continuation.prompt
     check_phrases(phrases, loaded.recipe.task_spec, prompt)
     check_alignments(output.alignments, *hidden.alignments())
     check_files(
         {"--out": output.out, "--alignments": output.alignments},
         {"the input": file, "--target": lines.target, **lines.constraints()},
     )
-    for_tasks: dict[str, Any] = {"--target": lines.target, "--prompt": prompt, "--midi": output.midi}
+    for_tasks: dict[str, Any] = {
+        "--target": lines.target,
+        "--prompt": prompt,
+        "--next": continuation.next,
+        "--midi": output.midi,
+    }
     if not of_csv and (table.form != "text" or table.column is not None):
         for_tasks |= {"--format": table.form, "--column": table.column}
     check_task(loaded, for_tasks, nbest=nbest, alignments=output.alignments)
     if lines.target is not None:
         how = {**search, "--nbest": None if nbest == 1 else nbest, **lines.constraints()}
         refuse(how, "says how outputs are found, and --target gives them; leave one of them out")
+    if continuation.next is not None:
+        others = {**search, "--nbest": flags.nbest, **lines.constraints(), "--midi": output.midi}
+        refuse(others, "is for outputs that are searched for, and --next lists words; leave one of them out")
     check_prompt(loaded, prompt, file, lines.prefixes)
     pieces = _midi(output.midi, loaded.recipe)
     if pieces is not None and prompt is None and file is None:
         prompt = ""  # a piece from nothing
     asked = Predictor(loaded, loaded.recipe.decoding, nbest if lines.target is None else 1, output.as_json)
     with _writing(output.out):
-        if prompt is not None:
+        if continuation.next is not None:
+            texts = csv_texts(loaded.recipe, file, table.column) if of_csv else lines_of(file, None)
+            _list_next_words(asked, continuation.next, prompt, texts)
+        elif prompt is not None:
             _continue(asked, prompt, pieces)
         elif of_csv or not _tagged(asked, file, table, hidden.max_input_length):
             limit = InputLength.of(loaded, hidden.max_input_length)
@@ -241,6 +252,20 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
         for guess in guesses:
             pieces.take(guess.text)
     short.incomplete.add([guesses])
+    print_notes(short.notes())
+
+
+def _list_next_words(asked: Predictor, count: int, prompt: str | None, texts: Iterator[str]) -> None:
+    """Print the most probable next words: of a prompt one on each line, of lines of text all on one line."""
+    short = Shortfalls(asked.run.task, asked.options)
+    for text in texts if prompt is None else (prompt,):
+        short.add_inputs([text])
+        words = asked.run.next_words(text, count) if text or prompt is not None else []
+        if asked.as_json:
+            print(json.dumps({"text": text, "next": [word._asdict() for word in words]}, ensure_ascii=False))
+        else:
+            shown = [f"{word.probability:.4f}\t{escaped(word.word)}" for word in words]
+            print("\t".join(shown) if prompt is None else "\n".join(shown))
     print_notes(short.notes())
 
 

@@ -28,6 +28,18 @@ class SearchFlags:
 
 
 @dataclass(frozen=True)
+class Continuation:
+    """Language models: what follows one text, or the words that may follow each."""
+
+    prompt: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Language models: stream what follows this text.")
+    ] = None
+    next: Annotated[
+        int | None, typer.Option("--next", metavar="N", help="Language models: the N most probable next words.")
+    ] = None
+
+
+@dataclass(frozen=True)
 class LineFiles:
     """Files with one line for each input line."""
 
@@ -93,6 +105,7 @@ class Hidden:
 _FOR: dict[str, tuple[str, Callable[[TaskSpec], bool]]] = {  # options for some tasks only: which, and a test for them
     "--target": ("seq2seq", lambda spec: spec.maps_text),
     "--prompt": ("language-model", lambda spec: spec.continues_text),
+    "--next": ("language-model", lambda spec: spec.continues_text),
     "--midi": ("language-model", lambda spec: spec.continues_text),
     "--format": ("tagging", lambda spec: spec.labels == "words"),
     "--column": ("tagging", lambda spec: spec.labels == "words"),

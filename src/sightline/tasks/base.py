@@ -15,6 +15,7 @@ from sightline.data.collate import ExampleIds, Ids
 from sightline.data.target_lengths import TargetLengths
 from sightline.decoding.engine import decode
 from sightline.decoding.ensemble import Ensemble, mean_log_probabilities, model_limits
+from sightline.decoding.next_words import NextWord
 from sightline.decoding.phrases import PhraseCutter, decode_with_phrases
 from sightline.decoding.request import Hypothesis, Request
 from sightline.layers.losses import Loss
@@ -204,6 +205,10 @@ class Task:
 
     def stream(self, text: str, options: Decoding, write: Callable[[str], None]) -> Prediction:
         """`continues_text`: continue a text, and write each token as it is chosen."""
+        raise NotImplementedError
+
+    def next_words(self, text: str, count: int) -> list[NextWord]:
+        """`continues_text`: the most probable next words after a text, most probable first."""
         raise NotImplementedError
 
     def text_losses(self, stream: np.ndarray) -> np.ndarray:

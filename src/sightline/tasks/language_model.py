@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from sightline.data.collate import ExampleIds, Ids, language_model_ids
-from sightline.decoding.request import Hypothesis, Request
+from sightline.decoding.next_words import NextWord, next_words
+from sightline.decoding.request import Edges, Hypothesis, Request
 from sightline.decoding.scoring import stream_losses, token_losses
 from sightline.layers.layout import Layout
 from sightline.models.ngram import CountedModel
@@ -19,6 +20,7 @@ from sightline.models.protocol import Memory
 from sightline.recipe import Decoding, Recipe
 from sightline.recipe.recipe import carries
 from sightline.recipe.sources import PlainSource
+from sightline.recipe.tokenizer import WHOLE_WORDS
 from sightline.tasks.base import Prediction, Score, Task, as_predictions
 from sightline.text.tokenizer import END, START, UNK
 
@@ -86,6 +88,12 @@ class LanguageModelTask(Task):
         (prompt,) = self.encode([text])
         return self.continuations(text, self.recipe.decoding)[0].tokens[len(prompt) :]
 
+    def next_words(self, text: str, count: int) -> list[NextWord]:
+        (prompt,) = self.encode([text.rstrip(" ")])
+        whole = self.recipe.tokenizer.kind in WHOLE_WORDS
+        edges = Edges.none(self.vocabulary.target.size) if whole else self._cutter.edges
+        return next_words(self.search_model, self.vocabulary.target, edges, prompt, count, device=self.device)
+
     def special_tokens(self) -> tuple[list[int], list[int]]:
         if not self.begins:
             return [START], []
@@ -120,6 +128,10 @@ class LanguageModelTask(Task):
         if isinstance(self.model, CountedModel):
             documents = np.split(stream, np.flatnonzero(stream == END) + 1)[:-1]
             return -np.concatenate(self.model.trained.log_probabilities([each[:-1] for each in documents]))
+        return self.own_losses(stream)
+
+    def own_losses(self, stream: np.ndarray) -> np.ndarray:
+        """−log p of each token by a neural model: here of running text, in windows."""
         context = self.recipe.training.batches.context
         return stream_losses(
             self.model,
