@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
+from sightline.cli.claims import claims
 from sightline.cli.commands import group
 from sightline.cli.inspect_examples import attention_example
 from sightline.cli.inspect_options import (
@@ -353,3 +354,4 @@ _COMMANDS = (
     gradients, layer_norms, expert_shares, corpus, attention_example,
 )  # fmt: skip
 inspect = group("inspect", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS}, InspectGroup)
+inspect.add_typer(claims)

@@ -1,0 +1,106 @@
+"""`sightline inspect claims`: what lectures claim, as small computations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sightline.cli.commands import group
+from sightline.cli.inspect_options import Figure, Json, Target, check_files, emit
+
+if TYPE_CHECKING:
+    from sightline.inspection.claims.table import Claim
+    from sightline.run import Run
+
+Width = Annotated[int, typer.Option(min=1, metavar="N", help="Features of a vector.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the random numbers.")]
+OptionalRun = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder.")]
+
+
+def about() -> None:
+    """Check what lectures claim by small computations.
+
+    docs/lecture-claims.md has the output of each.
+
+    Examples:
+      sightline inspect claims jacobians
+      sightline inspect claims mask --json mask.json
+    """
+
+
+def jacobians(
+    run: OptionalRun = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="The input of the run.")] = None,
+    target: Target = None,
+    cells: Annotated[
+        list[str] | None, typer.Option("--cell", metavar="CELL", help="Without a run: elman, gru or lstm (repeatable).")
+    ] = None,
+    width: Annotated[int, typer.Option(min=1, metavar="N", help="Without a run: features of h.")] = 4,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Steps T from h₀ to the loss.")] = 4,
+    fresh: Annotated[bool, typer.Option("--fresh", help="The run's model at initialization.")] = False,
+    matrices: Annotated[bool, typer.Option("--matrices", help="Print every factor in full.")] = False,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """∂L₄/∂h₀ as the product of the steps' Jacobians, factor by factor.
+
+    With attention, also how far each encoder state is from the loss by recurrence and by the shortcut of attention.
+
+    Examples:
+      sightline inspect claims jacobians --cell elman --width 3
+      sightline inspect claims jacobians runs/lstm "The students" --steps 8 --figure factors.png
+      sightline inspect claims jacobians runs/en-de "A dog runs." --target "Ein Hund" --fresh
+    """
+    from sightline.inspection.claims.jacobians import CHAINS, fresh_chains, jacobians_claim, run_claim
+
+    check_files(json_file, figure=figure)
+    if run is None:
+        if target is not None or fresh:
+            raise ValueError("--target and --fresh are of a run: sightline inspect claims jacobians RUN TEXT")
+        chosen = cells or list(CHAINS)
+        for cell in chosen:
+            if cell not in CHAINS:
+                raise ValueError(f"--cell {cell}: use {', '.join(CHAINS)}")
+        claim = jacobians_claim(fresh_chains(chosen, width, steps), matrices=matrices)
+    else:
+        if text is None:
+            raise ValueError('give a text, too: sightline inspect claims jacobians RUN "text"')
+        claim = run_claim(_load(run), text, target, steps=steps, fresh=fresh, matrices=matrices)
+    _emit(claim, json_file, figure)
+
+
+def mask(
+    words: Annotated[
+        str | None, typer.Argument(metavar="[WORDS]", help='Labels of the rows; default "[START] The chef who".')
+    ] = None,
+    width: Width = 4,
+    seed: Seed = 1,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """−∞ before the softmax beside zeros after it, and the mask beside growing keys.
+
+    Examples:
+      sightline inspect claims mask
+      sightline inspect claims mask "I want to eat" --width 8 --figure mask.png
+    """
+    from sightline.inspection.claims.masking import WORDS, mask_claim
+
+    check_files(json_file, figure=figure)
+    _emit(mask_claim(WORDS if words is None else words.split(), width, seed), json_file, figure)
+
+
+def _load(run: str) -> Run:
+    from sightline.run import Run
+
+    return Run.load(Path(run), device="cpu")
+
+
+def _emit(claim: Claim, json_file: Path | None, figure: Path | None = None) -> None:
+    emit(claim.view(), json_file, figure)
+
+
+_COMMANDS = (jacobians, mask)
+claims = group("claims", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS})
