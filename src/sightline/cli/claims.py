@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sightline.cli.commands import group
-from sightline.cli.inspect_options import Figure, Json, Target, check_files, emit
+from sightline.cli.inspect_options import Figure, Json, On, Target, check_files, emit
 
 if TYPE_CHECKING:
     from sightline.inspection.claims.table import Claim
@@ -92,6 +92,94 @@ def mask(
     _emit(mask_claim(WORDS if words is None else words.split(), width, seed), json_file, figure)
 
 
+def lookup(
+    query: Annotated[str, typer.Argument(metavar="[QUERY]", help="A key from a to e, or degrees on the circle.")] = "d",
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Attention as a soft lookup beside a hard lookup table.
+
+    Examples:
+      sightline inspect claims lookup
+      sightline inspect claims lookup 200 --figure lookup.png
+    """
+    from sightline.inspection.claims.lookup import lookup_claim
+
+    check_files(json_file, figure=figure)
+    _emit(lookup_claim(query), json_file, figure)
+
+
+def similarity(
+    sentence: Annotated[str | None, typer.Argument(metavar="[SENTENCE]", help="Words that end with bank.")] = None,
+    steps: Annotated[int, typer.Option(min=0, metavar="N", help="Training steps of the projections.")] = 300,
+    seed: Seed = 1,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Whether "bank" attends to "river", by similarity and by learned projections.
+
+    Examples:
+      sightline inspect claims similarity
+      sightline inspect claims similarity "we went to the old money bank" --figure bank.png
+    """
+    from sightline.inspection.claims.similarity import SENTENCE, similarity_claim
+
+    check_files(json_file, figure=figure)
+    _emit(similarity_claim(SENTENCE if sentence is None else sentence, steps=steps, seed=seed), json_file, figure)
+
+
+def bigrams(
+    source: Annotated[
+        Path | None, typer.Argument(metavar="[TEXT|RUN]", help="A text file, or a run that counts n-grams.")
+    ] = None,
+    sentence: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Show this sentence; by default one is drawn.")
+    ] = None,
+    seed: Seed = 1,
+    json_file: Json = None,
+) -> None:
+    """A sentence as a chain of bigrams, with counts and probabilities.
+
+    Examples:
+      sightline inspect claims bigrams --sentence "I want to eat Chinese food"
+      sightline inspect claims bigrams corpus.txt --seed 7
+      sightline inspect claims bigrams runs/lm-ngram
+    """
+    from sightline.inspection.claims.bigrams import bigrams_claim, read_text, run_bigrams_claim
+
+    check_files(json_file)
+    if source is not None and source.is_dir():
+        claim = run_bigrams_claim(_load(str(source)), sentence, seed=seed)
+    elif source is not None:
+        claim = bigrams_claim(read_text(source), sentence, seed=seed, name=source.name)
+    else:
+        claim = bigrams_claim(sentence=sentence, seed=seed)
+    _emit(claim, json_file)
+
+
+def relations(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A tagger with self-attention.")],
+    on: On = "validation",
+    file: Annotated[Path | None, typer.Option(metavar="FILE", help="Another treebank (CoNLL-U).")] = None,
+    sentences: Annotated[int, typer.Option(min=1, metavar="N", help="Read the first N.")] = 500,
+    fewest: Annotated[int, typer.Option(min=1, metavar="N", help="Words that a relation must have.")] = 50,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Attention heads scored by dependency relation, beside a fixed offset.
+
+    Examples:
+      sightline inspect claims relations runs/ewt --figure relations.png
+      sightline inspect claims relations runs/ewt --on test --sentences 2000
+    """
+    from sightline.inspection.claims.relations import relations_claim, treebank_of
+
+    check_files(json_file, figure=figure)
+    loaded = _load(run)
+    treebank = treebank_of(loaded, on) if file is None else file
+    _emit(relations_claim(loaded, treebank, most=sentences, fewest=fewest), json_file, figure)
+
+
 def _load(run: str) -> Run:
     from sightline.run import Run
 
@@ -102,5 +190,5 @@ def _emit(claim: Claim, json_file: Path | None, figure: Path | None = None) -> N
     emit(claim.view(), json_file, figure)
 
 
-_COMMANDS = (jacobians, mask)
+_COMMANDS = (jacobians, mask, lookup, similarity, bigrams, relations)
 claims = group("claims", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS})

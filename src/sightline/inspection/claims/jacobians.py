@@ -219,7 +219,7 @@ def shortcut(model: Any, source: Sequence[int], inputs: Sequence[int], label: in
         with keep_states(model) as kept:
             state = model.begin(model.encode(torch.tensor([list(source)]), Padded.of([count])))
             if detached == "attention":
-                state = replace(state, keys=state.keys.detach(), values=state.values.detach())
+                state = replace(state, **{name: getattr(state, name).detach() for name in ("keys", "values")})
         features, _ = model.advance(tokens, state)
         loss = nn.functional.cross_entropy(model.logits(features[:, -1]), answer)
         states = list(kept.layers("encoder").values())[-1]
@@ -229,6 +229,7 @@ def shortcut(model: Any, source: Sequence[int], inputs: Sequence[int], label: in
     with differentiable(model):
         every, state = norms("")
         recurrence, _ = norms("attention")
+        assert state.values is not None
         values = state.values.detach().requires_grad_()
         keys = model.decoder.attention.project_memory(values[:, 0])[:, None]
         hidden = tuple(tuple(part.detach() for part in layer) for layer in state.hidden)
@@ -260,7 +261,8 @@ def fresh_model(cell: str, width: int, *, vocabulary: int = 11, seed: int = 1) -
     decoder = {"kind": "recurrent", "cell": cell, "layers": 1, "attention": {"kind": "none"}, "dropout": 0.0}
     recipe = ModelConfig.model_validate({"width": width, "decoder": decoder, "tie": "none"})
     torch.manual_seed(seed)
-    return in_double(LanguageModel(recipe, vocabulary))
+    model: LanguageModel = in_double(LanguageModel(recipe, vocabulary))
+    return model
 
 
 def in_double(model: Any) -> Any:

@@ -36,7 +36,7 @@ class MaskComparison:
     @property
     def masked_scores(self) -> Tensor:
         """Scores with −∞ for later keys."""
-        return self.scores.masked_fill(~causal_mask(*self.scores.shape, self.scores.device), -torch.inf)
+        return self.scores.masked_fill(~causal_mask(len(self.scores), len(self.scores), self.scores.device), -torch.inf)
 
 
 def compare_masks(query: Tensor, key: Tensor, value: Tensor) -> MaskComparison:
@@ -100,6 +100,7 @@ def mask_claim(words: Sequence[str] = WORDS, width: int = 4, seed: int = 1) -> C
     changed = compare_masks(query, changed_key, changed_value)
     grown = growing_keys(query, key, value)
     moved = [float((a - b)[:-1].abs().max()) for a, b in zip(masks.outputs, changed.outputs, strict=True)]
+    apart = float((grown.loop - grown.masked).abs().max())
     tables = [
         matrix_table("QKᵀ/√d with −∞ before the softmax (rows attend to columns)", masks.masked_scores, words, words),
         _with_sums("weights: softmax of these scores", masks.before, words),
@@ -109,7 +110,7 @@ def mask_claim(words: Sequence[str] = WORDS, width: int = 4, seed: int = 1) -> C
     notes = [
         f"Another last word changes earlier outputs by at most {moved[0]:.4f} with −∞ before the softmax, and by up to "
         f"{moved[1]:.4f} with 0 after it: its normalizer sees the future.",
-        f"Growing keys and the mask give the same outputs: {(grown.loop - grown.masked).abs().max():.1e} apart at most.",
+        f"Growing keys and the mask give the same outputs, {apart:.1e} apart at most.",
         f"Vectors: {len(words)} × {width} random numbers with one digit, seed {seed}.",
     ]
     numbers: dict[str, Any] = {"query": query.tolist(), "key": key.tolist(), "value": value.tolist(), "moved": moved}
@@ -135,5 +136,5 @@ def _with_sums(title: str, weights: Tensor, words: Sequence[str]) -> ClaimTable:
 
 
 def _cost_table(grown: GrowingKeys) -> ClaimTable:
-    rows = [[name, count, grown.calls[name]] for name, count in grown.multiplications.items()]
+    rows: list[list[str | int]] = [[name, count, grown.calls[name]] for name, count in grown.multiplications.items()]
     return ClaimTable("multiplications of QKᵀ and αV", ["", "multiplications", "sequential calls"], rows)

@@ -23,6 +23,7 @@ class ClaimTable:
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    fixed: bool = False  # four decimals even of small numbers: shares and weights
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: one object for each row."""
@@ -36,7 +37,7 @@ class ClaimTable:
             words = any(isinstance(row[number], str) for row in self.rows)
             grid.add_column(Text(column), justify="left" if words else "right")
         for row in self.rows:
-            grid.add_row(*(Text(_written(cell)) for cell in row))
+            grid.add_row(*(Text(_written(cell, self.fixed)) for cell in row))
         return grid
 
 
@@ -67,10 +68,11 @@ class Claim:
 def matrix_table(title: str, matrix: Any, rows: Sequence[str], columns: Sequence[str]) -> ClaimTable:
     """A matrix (R, C) with labels."""
     values = [[float(value) for value in row] for row in matrix]
-    return ClaimTable(title, ["", *columns], [[name, *row] for name, row in zip(rows, values, strict=True)])
+    fixed = max((abs(value) for row in values for value in row), default=0.0) >= 0.01
+    return ClaimTable(title, ["", *columns], [[name, *row] for name, row in zip(rows, values, strict=True)], fixed)
 
 
-def _written(cell: Cell) -> str:
+def _written(cell: Cell, fixed: bool = False) -> str:
     """A number with four digits; −∞ and powers of ten as people write them."""
     if cell is None:
         return ""
@@ -78,5 +80,5 @@ def _written(cell: Cell) -> str:
         return f"{cell:,}" if isinstance(cell, int) else cell
     if cell in (float("inf"), float("-inf")):
         return "∞" if cell > 0 else "−∞"
-    large = cell != 0 and not 1e-3 <= abs(cell) < 1e5
-    return (f"{cell:.2e}" if large else f"{cell:,.4g}" if abs(cell) >= 1000 else f"{cell:.4f}").replace("-", "−")
+    power = cell != 0 and not fixed and not 1e-3 <= abs(cell) < 1e5
+    return (f"{cell:.2e}" if power else f"{cell:,.4g}" if abs(cell) >= 1000 else f"{cell:.4f}").replace("-", "−")
