@@ -34,6 +34,7 @@ ARGUMENTS = {
     "average": ["a", "--out", "o"],
     "merge": ["a", "--out", "o"],
     "baseline": ["lead", "dates"],
+    "attention-example": [],
 }
 
 

@@ -31,7 +31,7 @@ Words = Annotated[
     ),
 ]
 On = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation; default: the first.")
+    str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation.")
 ]
 Source = Annotated[Path | None, _file("Source lines, instead of a test set.")]
 Reference = Annotated[Path | None, _file("Reference lines; for language models, the text.")]
@@ -51,7 +51,7 @@ Figure = Annotated[Path | None, _file("Draw learning curves and quality against 
 Saved = Annotated[Path | None, _file("Show a comparison that --json wrote, without the runs.")]
 Published = Annotated[
     str | None,
-    typer.Option(metavar="TABLE", help="Show the published table translation or summarization, after the runs if any."),
+    typer.Option(metavar="TABLE", help="Add the published table translation or summarization."),
 ]
 Texts = Annotated[bool, typer.Option("--texts/--no-texts", help="Keep texts in --json and --html.", show_default=False)]
 
@@ -78,7 +78,7 @@ def compare(
 ) -> None:
     """Compare runs on one test set: scores, significance, cost.
 
-    Runs that differ only in their seed are one system. All runs must be of one task.
+    Runs that differ only in their seed are one system.
 
     Examples:
       sightline compare runs/lstm runs/transformer
@@ -87,7 +87,6 @@ def compare(
       sightline compare runs/a runs/b runs/a+runs/b evaluation.lowercase=true --beam 1
       sightline compare --saved comparison.json --figure comparison.pdf --no-texts --json numbers.json
       sightline compare runs/lstm runs/transformer --published translation
-      sightline compare --published summarization --latex table.tex
     """
     from sightline.progress import shown
 
