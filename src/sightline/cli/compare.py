@@ -30,9 +30,7 @@ Words = Annotated[
         show_default=False,
     ),
 ]
-On = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation.")
-]
+On = Annotated[str | None, typer.Option(metavar="NAME", help="A test set of the recipes, or validation.")]
 Source = Annotated[Path | None, _file("Source lines, instead of a test set.")]
 Reference = Annotated[Path | None, _file("Reference lines; for language models, the text.")]
 Baseline = Annotated[
