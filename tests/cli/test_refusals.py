@@ -118,7 +118,7 @@ def test_outputs_that_must_be_longer_than_the_learned_positions_are_refused_by_t
     result = call("predict", name, "--min-length", str(room + 1), given=lines)
     assert str(result.exception) == (
         f"line 2: min_length ({room + 1}) is more than the {room} tokens this model can write there (its learned "
-        f"positions); lower decoding.min_length (--min-length)"
+        f"positions); lower decoding.min_length"
     )
     if name == "language-model":
         result = call("predict", name, "--min-length", str(room + 1), "--prompt", lines.strip(), "--beam", "1")

@@ -84,8 +84,8 @@ def test_outputs_with_unknown_words_are_counted_wherever_they_are_written(run: P
     (guesses,) = sightline.load(run, device="cpu").predict_nbest([LINE])
     assert guesses[0].unknown == 3
     errors = command("predict", str(run), given=f"{LINE}\n\n{LINE}\n").stderr
-    assert "sightline: <unk> is in 2 of 3 outputs (lines 1, 3), where the vocabulary has no word" in errors
-    assert "--replace-unknown copy" in errors
+    assert "sightline: <unk> is in 2 of 3 outputs (lines 1, 3), in place of words" in errors
+    assert "decoding.replace_unknown=copy" in errors
     errors = command("predict", str(run), "--replace-unknown", "copy", given=f"{LINE}\n").stderr
     assert "<unk> is in" not in errors
     path = tmp_path / "scores.json"

@@ -55,7 +55,7 @@ COPIES: dict[str, dict[str, Any]] = {  # of none-seed1, with changes of the reci
         ("dot-seed1 none-seed1 --source x --reference y --on test", r"two test sets"),
         # metrics
         ("dot-seed1 wer", r"in common \(dot-seed1 has bleu, .*; wer has wer\)"),
-        ("dot-seed1 folded", r"scored differently: .*case:mixed.*case:lc.*--lowercase"),
+        ("dot-seed1 folded", r"scored differently: .*case:mixed.*case:lc.*evaluation.lowercase"),
         # files
         ("dot-seed1 none-seed1 --html nowhere/c.html", r"there is no folder"),
         ("dot-seed1 none-seed1 --figure c.gif", r"a figure is a \.png"),
@@ -87,7 +87,7 @@ COPIES: dict[str, dict[str, Any]] = {  # of none-seed1, with changes of the reci
         ),
         (
             "lm-gru lm-transformer evaluation.lowercase=true",
-            r"--lowercase is for outputs, and models of text are",
+            r"evaluation\.lowercase applies to outputs, and models of text are",
         ),
     ],
 )

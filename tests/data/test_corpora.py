@@ -169,6 +169,12 @@ def test_terms_must_be_accepted_before_anything_is_downloaded(
     assert server.ranges == []
 
 
+def test_a_generated_corpus_asks_no_question(tmp_path: Path) -> None:
+    code, output = run("get", "phrases", "--to", str(tmp_path))
+    assert code == 0 and "terms: none" in output
+    assert (tmp_path / "phrases" / "train.de").is_file()
+
+
 def test_an_unknown_corpus_suggests_the_nearest() -> None:
     assert "did you mean multi30k?" in run("get", "multi30", "--yes")[1]
 
@@ -392,7 +398,7 @@ def test_every_corpus_that_a_shipped_recipe_names_is_in_the_catalogue() -> None:
 def test_originals_are_pinned_and_their_names_differ() -> None:
     for one in catalogue().values():
         assert len({original.name for original in one.originals}) == len(one.originals)
-        assert one.convert in CONVERSIONS and one.terms and one.title
+        assert one.convert in CONVERSIONS and one.title and (one.terms or one.source == "generated")
         assert {product.original for product in one.products} <= {"", *(original.name for original in one.originals)}
         for original in one.originals:
             assert re.search(r"/[0-9a-f]{40}/", original.url) or original.hash or one.note

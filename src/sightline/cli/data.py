@@ -36,7 +36,7 @@ def list_corpora() -> None:
     for name, corpus in catalogue().items():
         folder = next((folder / name for folder in corpora_folders() if (folder / name).is_dir()), None)
         print(f"{name:<{width}}  {corpus.title}")
-        print(f"{'':<{width}}  {corpus.source}; download: {corpus.download}; terms: {corpus.terms}")
+        print(f"{'':<{width}}  {corpus.source}; download: {corpus.download}; terms: {corpus.terms or 'none'}")
         if folder is not None:
             whole = all((folder / product.name).is_file() for product in corpus.products)
             print(f"{'':<{width}}  {'here' if whole else 'in part'}: {folder}")
@@ -45,7 +45,7 @@ def list_corpora() -> None:
 
 def get(
     names: Annotated[list[str], typer.Argument(metavar="NAME", help="Corpora, as sightline data list names them.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the terms.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Accept the terms without asking.")] = False,
     to: Annotated[Path | None, typer.Option(metavar="DIR", help="Write to this folder.")] = None,
     packages: Annotated[
         list[Path] | None,
@@ -65,6 +65,7 @@ def get(
     Examples:
       sightline data get multi30k
       sightline data get sst2 cmudict --yes
+      sightline data get phrases
     """
     from sightline.data.corpora.catalogue import CorpusError, corpus
     from sightline.data.corpora.checking import check
@@ -77,10 +78,11 @@ def get(
         if all(file.state == "ok" for file in check(each, folder / each.name)):
             print(f"{each.name}: is in {folder / each.name} already")
             continue
-        print(f"{each.name}: {each.title}\n  source: {each.source}\n  terms: {each.terms}\n  download: {each.download}")
+        print(f"{each.name}: {each.title}\n  source: {each.source}")
+        print(f"  terms: {each.terms or 'none'}\n  download: {each.download}")
         if each.note:
             print(f"  note: {each.note}")
-        if not yes:
+        if each.terms and not yes:
             if not sys.stdin.isatty():
                 raise CorpusError(f"{each.name}: accept its terms ({each.terms}) with --yes")
             if not typer.confirm("Do you accept these terms?"):

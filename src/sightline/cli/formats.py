@@ -203,7 +203,7 @@ class Pieces:
         if not found.chorale.steps:
             what = f"{path}: the text has no whole step of four voices, so there is nothing to write"
             if not self.several:
-                raise ValueError(f"{what}; raise --max-length, or draw again with another --seed")
+                raise ValueError(f"{what}; raise decoding.max_length, or sample with another --seed")
             print(f"sightline: {what}; not written", file=sys.stderr)
             return
         write_midi(found.chorale, path)

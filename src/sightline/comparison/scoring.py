@@ -165,7 +165,7 @@ def _check_signatures(runs: Sequence[ComparedRun], scoring: Scoring) -> None:
             except ValueError as error:
                 raise RunError(
                     f"{first.name} and {other.name} are scored differently: {error}; "
-                    f"--lowercase or --no-lowercase, --bleu-tokenize and --chrf-word-order make it the same for all"
+                    f"set evaluation.lowercase, evaluation.bleu_tokenize and evaluation.chrf_word_order for all"
                 ) from error
 
 

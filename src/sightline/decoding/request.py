@@ -172,7 +172,7 @@ class Request:
             raise ValueError(
                 f"line {self.number + 1}: min_length ({self.options.min_length:,}) is more than the "
                 f"{plural(room, 'token')} this model can write there (its learned positions); lower "
-                f"decoding.min_length (--min-length)"
+                f"decoding.min_length"
             )
 
 

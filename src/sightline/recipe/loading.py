@@ -131,8 +131,8 @@ def find_recipe(name_or_path: str | Path) -> Path:
     if path.is_dir():
         raise RecipeError(f"{name}: this is a folder, not a recipe; name the YAML file in it")
     near = difflib.get_close_matches(re.sub(r"\.ya?ml$", "", name), shipped, n=3, cutoff=0.5)
-    known = f"did you mean {_either(near)}?" if near else f"shipped recipes: {', '.join(shipped) or 'none'}"
-    raise RecipeError(f"{name}: there is no such file and no shipped recipe of this name; {known}")
+    remedy = f"did you mean {_either(near)}?" if near else "list the names with: sightline recipes list"
+    raise RecipeError(f"{name}: there is no such file and no shipped recipe of this name; {remedy}")
 
 
 def _validated(document: Located, path: Path, run: Path | None = None) -> Recipe:

@@ -75,7 +75,7 @@ class Incomplete:
             notes.append(f"{reached}; {_remedy(task, options)}")
         if self.unknown.count:
             where = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
-            notes.append(f"{where}, where the vocabulary has no word or character; {_other_vocabulary(task)}")
+            notes.append(f"{where}, in place of words or characters that are not in the vocabulary; {_other_vocabulary(task)}")
         return notes
 
 
@@ -83,7 +83,7 @@ def _other_vocabulary(task: Task) -> str:
     """The remedy for <unk>."""
     recipe = task.recipe
     if recipe.task_spec.maps_text and recipe.tokenizer.kind in WHOLE_WORDS and not recipe.model.copying:
-        copy = "" if recipe.blind else "replace it by the source word looked at (--replace-unknown copy), or "
+        copy = "" if recipe.blind else "replace it by the attended source word (decoding.replace_unknown=copy), or "
         return f"{copy}train with tokenizer.kind: bpe"
     return "train with a larger tokenizer.size or a smaller tokenizer.min_count"
 
@@ -95,8 +95,8 @@ def _remedy(task: Task, options: Decoding) -> str:
     if keys:
         remedy = f"raise {' or '.join(keys)}"
     elif task.lengths is not None:
-        remedy = "it follows from the longest targets of the training text; set decoding.max_length (--max-length)"
+        remedy = "the limit follows from the longest training targets; set decoding.max_length=N"
     else:
-        remedy = "set decoding.max_length (--max-length)"
+        remedy = "set decoding.max_length=N"
     longest = task.longest_output()
     return remedy if longest is None else f"{remedy}; no output of this model can have more than {longest:,} tokens"

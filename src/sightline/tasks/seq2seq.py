@@ -185,5 +185,5 @@ class Seq2SeqTask(Task):
         if options.replace_unknown == "dictionary" and self.dictionary is None:
             raise ValueError(
                 f"this run has no {FILE} to replace unknown words by; make it with: sightline train RUN --resume "
-                f"decoding.replace_unknown=dictionary, or set decoding.replace_unknown (--replace-unknown) to copy"
+                f"decoding.replace_unknown=dictionary, or set decoding.replace_unknown=copy"
             )

@@ -45,7 +45,7 @@ class CatalogueEntry:
     name: str
     title: str
     source: str
-    terms: str
+    terms: str  # empty for generated corpora
     download: str  # the download size, in words
     convert: str  # a name in conversion.CONVERSIONS
     originals: tuple[Original, ...]
@@ -106,7 +106,7 @@ def _corpus(name: str, entry: dict[str, Any]) -> CatalogueEntry:
         name,
         entry["title"],
         f"github.com/{entry['repository']} at {entry['commit'][:7]}" if base else entry["source"],
-        entry["terms"],
+        entry.get("terms", ""),
         entry["download"],
         entry.get("convert", "files"),
         tuple(originals),
