@@ -121,7 +121,9 @@ def _check_options(runs: Sequence[ComparedRun], beam: int | None, lowercase: boo
     if beam is not None and (not recipe.task_spec.maps_text or recipe.of_text):
         raise RunError(f"--beam {beam} is for runs that search, and these do not ({recipe.task_spec}); leave it out")
     if lowercase is not None and recipe.of_text:
-        raise RunError("evaluation.lowercase applies to outputs, and models of text are scored on the text itself; omit it")
+        raise RunError(
+            "evaluation.lowercase applies to outputs, and models of text are scored on the text itself; omit it"
+        )
     if mean is not None and not any(each.parts for each in runs):
         raise RunError(
             f"--ensemble-mean {mean} is for ensembles, and there is none; name one as runs/a+runs/b, or leave it out"

@@ -75,7 +75,7 @@ class Incomplete:
             notes.append(f"{reached}; {_remedy(task, options)}")
         if self.unknown.count:
             where = f"<unk> is in {self.unknown.count:,} of {every} ({self.unknown})"
-            notes.append(f"{where}, in place of words or characters that are not in the vocabulary; {_other_vocabulary(task)}")
+            notes.append(f"{where}, in place of words outside the vocabulary; {_other_vocabulary(task)}")
         return notes
 
 
