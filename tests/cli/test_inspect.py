@@ -103,7 +103,7 @@ def test_a_head_is_switched_off_with_its_effect_on_a_corpus(tasks: dict[str, Pat
     ("arguments", "files"),
     [
         (["corpus", "--on", "test"], {"--csv": "losses.csv", "--json": "losses.json", "--figure": "lengths.png"}),
-        (["gradients"], {"--json": "flow.json", "--figure": "flow.png"}),
+        (["gradient-flow"], {"--json": "flow.json", "--figure": "flow.png"}),
         (["attribution", "dog runs", "--method", "occlusion"], {"--json": "grid.json", "--figure": "grid.png"}),
     ],
 )
@@ -121,7 +121,17 @@ def test_written_files_are_reported(
 
 def test_gradient_flow_of_several_runs_is_one_picture_and_one_file(tasks: dict[str, Path], tmp_path: Path) -> None:
     figure, data = tmp_path / "flow.png", tmp_path / "flow.json"
-    run("gradients", tasks["lm-gru"], tasks["lm-transformer"], "--on", "validation", "--figure", figure, "--json", data)
+    run(
+        "gradient-flow",
+        tasks["lm-gru"],
+        tasks["lm-transformer"],
+        "--on",
+        "validation",
+        "--figure",
+        figure,
+        "--json",
+        data,
+    )
     flows = json.loads(data.read_text())["flows"]
     assert [(flow["label"], flow["when"]) for flow in flows] == [
         (name, when) for name in ("lm-gru", "lm-transformer") for when in ("initialisation", "trained")
@@ -132,8 +142,17 @@ def test_gradient_flow_of_several_runs_is_one_picture_and_one_file(tasks: dict[s
 
 @pytest.mark.parametrize("name", ["classify-mean", "tag-gru"])
 def test_gradient_flow_of_labellers_is_that_of_their_encoders(tasks: dict[str, Path], name: str) -> None:
-    printed = run("gradients", tasks[name])
+    printed = run("gradient-flow", tasks[name])
     assert "encoder states" in printed and "decoder states" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("lm-gru", "a b"), ("lm-bpe", "the cat"), ("classify-mean", "good"), ("tag-gru", "dog runs")]
+)
+def test_every_task_shows_the_gradients_of_one_update(tasks: dict[str, Path], name: str, text: str) -> None:
+    shown = run("gradients", tasks[name], text, "--lr", "0.01")
+    assert "loss after one step of gradient descent with learning rate 0.01" in shown
+    assert "‖w′ − w‖" in shown
 
 
 @pytest.mark.parametrize(
@@ -249,7 +268,10 @@ LECTURE = "lecture-example"
         (["layer-norms", RUN], "Missing option '--figure'", 2),
         (["layer-norms", RUN, "--figure", "norms.png"], "training.log_layers=true", 1),
         (["expert-shares", RUN, "--figure", "shares.png"], "has no expert shares", 1),
-        (["gradients", RUN, "--figure", "flow.gif"], "flow.gif", 1),
+        (["gradient-flow", RUN, "--figure", "flow.gif"], "flow.gif", 1),
+        (["gradients", RUN, "good", "--optimizer", "adam"], "--optimizer adam: use sgd, recipe", 1),
+        (["gradients", RUN, "good", "--weight", "outptu"], "--weight outptu: there is no such weight", 1),
+        (["gradients", RUN, "good", "Q"], "there is no label 'Q'", 1),
     ],
 )
 def test_wrong_arguments_are_named_with_a_remedy(
@@ -271,7 +293,9 @@ def test_wrong_arguments_are_named_with_a_remedy(
         ([RUN, "good", "--attribute", "occlusion"], ["attribution", RUN, "good", "--method", "occlusion"]),
         ([RUN, "good", "--ablate", "encoder.0.self.0", "--corpus", "test"], None),
         ([RUN, "--corpus", "test", "--tokens"], ["corpus", RUN, "--on", "test", "--tokens"]),
-        ([RUN, "--gradient-flow", "--beside", RUN], ["gradients", RUN, RUN]),
+        ([RUN, "--gradient-flow", "--beside", RUN], ["gradient-flow", RUN, RUN]),
+        (["gradients", RUN, RUN], ["gradient-flow", RUN, RUN]),
+        (["gradients", RUN, "--on", "test"], ["gradient-flow", RUN, "--on", "test"]),
     ],
 )
 def test_flags_of_earlier_versions_choose_the_sub_command(

@@ -29,6 +29,7 @@ from sightline.cli.inspect_options import (
     report_written,
     subject_of,
 )
+from sightline.cli.lines import report_unknown_target
 from sightline.cli.options import RunFolder
 
 if TYPE_CHECKING:
@@ -240,6 +241,43 @@ def trace(
 
 
 def gradients(
+    run: RunFolder,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The input; for a language model the text.")],
+    target: Annotated[
+        str | None, typer.Argument(metavar="TARGET", help="The output or labels; default: the run's own.")
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Show this weight in full, before and after.")
+    ] = None,
+    optimizer: Annotated[str, typer.Option(metavar="NAME", help="sgd, or recipe for the recipe's.")] = "sgd",
+    lr: Annotated[
+        float | None, typer.Option(metavar="RATE", help="Learning rate; default: 0.1, or the recipe's.")
+    ] = None,
+    json_file: Json = None,
+    device: Device = "cpu",
+) -> None:
+    """Show the gradients of one update: loss, each weight's gradient, a step, the loss after it.
+
+    The update is made on a copy; the run does not change. A tagger takes a label for each word, a classifier one.
+
+    Examples:
+      sightline inspect gradients runs/en-de "A dog runs." "Ein Hund rennt."
+      sightline inspect gradients runs/en-de "A dog runs." "Ein Hund rennt." --weight output.weight --lr 0.5
+      sightline inspect gradients runs/lm "A dog runs." --optimizer recipe
+    """
+    from sightline.inspection.update import update_view
+    from sightline.run import Run
+    from sightline.training.optimizers import single_step
+
+    check_files(json_file)
+    kind = one_of(("sgd", "recipe"), "--optimizer", optimizer)
+    loaded = Run.load(run, device=device)
+    report_unknown_target(loaded.vocabulary, target)
+    build, name, rate = single_step(loaded.recipe.training, kind, lr)
+    emit(update_view(loaded, source, target, build, weight=weight, optimizer=name, lr=rate), json_file)
+
+
+def gradient_flow(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, drawn on one plot.")],
     on: On = "validation",
     json_file: Json = None,
@@ -251,7 +289,7 @@ def gradients(
     Each run is measured at initialization and after training.
 
     Examples:
-      sightline inspect gradients runs/elman runs/lstm --figure flow.png
+      sightline inspect gradient-flow runs/elman runs/lstm --figure flow.png
     """
     from sightline.inspection.views import gradients_view
     from sightline.progress import shown
@@ -351,7 +389,7 @@ def _explain(subject: Subject, cell: str) -> str:
 
 _COMMANDS = (
     walkthrough, steps, tokens, heads, beam, experts, ablation, attribution, cell, numpy, report, trace,
-    gradients, layer_norms, expert_shares, corpus, attention_example,
+    gradients, gradient_flow, layer_norms, expert_shares, corpus, attention_example,
 )  # fmt: skip
 inspect = group("inspect", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS}, InspectGroup)
 inspect.add_typer(claims)

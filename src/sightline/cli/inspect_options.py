@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from inspect import Parameter, Signature, signature
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
@@ -160,7 +161,10 @@ class InspectGroup(Group):
     default = "walkthrough"
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Replace flags of earlier versions, unless a sub-command is named."""
+        """Replace flags of earlier versions, unless a sub-command is named; and `gradients RUN...` by gradient-flow."""
+        if args[:1] == ["gradients"] and _names_only_runs(args[1:]):
+            print("sightline: this is now sightline inspect gradient-flow RUN …", file=sys.stderr)
+            args = ["gradient-flow", *args[1:]]
         if args and args[0] not in {*self.commands, "-h", "--help"}:
             args = _without_flags([part for word in args for part in _split(word)], list(self.commands))
         return super().parse_args(ctx, args)
@@ -172,11 +176,18 @@ _ABLATION: dict[str, str | None] = {"--ablate": "--heads", "--corpus": "--on"}
 _FLAGS: dict[str, tuple[str, dict[str, str | None]]] = {
     "--ablate": ("ablation", _ABLATION),
     "--attribute": ("attribution", {"--attribute": "--method"}),
-    "--gradient-flow": ("gradients", {"--gradient-flow": None, "--beside": None, "--corpus": "--on"}),
+    "--gradient-flow": ("gradient-flow", {"--gradient-flow": None, "--beside": None, "--corpus": "--on"}),
     "--layer-norms": ("layer-norms", {"--layer-norms": None}),
     "--expert-shares": ("expert-shares", {"--expert-shares": None}),
     "--corpus": ("corpus", {"--corpus": "--on"}),
 }
+
+
+def _names_only_runs(args: Sequence[str]) -> bool:
+    """True for arguments of what `inspect gradients` measured before: run folders, with --on or --figure."""
+    flags = {word.partition("=")[0] for word in args}
+    words = [word for before, word in pairwise(["", *args]) if not word.startswith("-") and not before.startswith("--")]
+    return bool({"--on", "--figure"} & flags) or (bool(words) and all(Path(word).is_dir() for word in words))
 
 
 def _split(word: str) -> list[str]:

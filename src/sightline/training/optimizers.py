@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,6 +51,20 @@ def build_optimizer(
     choice = training.optimizer
     optimizer: torch.optim.Optimizer = OPTIMIZERS[choice.kind](options, training, **choice.options(Choice))
     return optimizer
+
+
+def single_step(
+    training: Training, kind: str, lr: float | None
+) -> tuple[Callable[[nn.Module], torch.optim.Optimizer], str, float]:
+    """What builds the optimizer of one step on its own, its name and its learning rate.
+
+    `sgd`: gradient descent, by default with learning rate 0.1. `recipe`: the recipe's optimizer at its first step.
+    """
+    if kind == "sgd":
+        rate = 0.1 if lr is None else lr
+        return lambda model: torch.optim.SGD(model.parameters(), lr=rate), "gradient descent", rate
+    training = training if lr is None else training.model_copy(update={"lr": lr})
+    return lambda model: build_optimizer(model, training), training.optimizer.kind, training.lr
 
 
 # --- frozen parameters ---------------------------------------------------------------------------------------------
