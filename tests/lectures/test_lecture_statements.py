@@ -507,6 +507,26 @@ def test_a_feed_forward_net_treats_each_vector_alone_and_a_window_does_not() -> 
     assert not torch.allclose(one[2], other[2])
 
 
+@torch.no_grad()
+def test_queries_and_keys_decide_the_weights_and_values_the_content() -> None:
+    x, attention = torch.randn(4, WIDTH), plain_attention()
+    query, _, value = attention.qkv.weight.split(WIDTH)
+
+    def recorded() -> tuple[Tensor, Tensor]:
+        with record(attention) as trace:
+            output = attended(attention, x)
+        return trace["weights"].clone(), output
+
+    weights, output = recorded()
+    value *= 2
+    same, doubled = recorded()
+    torch.testing.assert_close(same, weights, **CLOSE)
+    torch.testing.assert_close(doubled, 2 * output, rtol=1e-4, atol=1e-4)
+    query *= 0
+    other, _ = recorded()
+    torch.testing.assert_close(other, torch.full((1, 1, 4, 4), 0.25), **CLOSE)  # nothing is asked for
+
+
 # --- the mask ---------------------------------------------------------------------------------------------------------
 
 
@@ -591,6 +611,14 @@ def test_the_positions_of_the_worked_example() -> None:
         assert table[pos, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
         assert table[pos, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
     assert table[0].tolist() == [0, 1, 0, 1, 0, 1]
+
+
+@torch.no_grad()
+def test_source_and_target_have_the_same_position_values() -> None:
+    model = seq2seq(TRANSFORMER, TRANSFORMER)
+    with record(model) as trace:
+        outputs(model, (5, 7, END), (START, 6, 8))
+    torch.testing.assert_close(trace["encoder.positions.vectors"], trace["decoder.positions.vectors"], **CLOSE)
 
 
 @torch.no_grad()
@@ -720,3 +748,8 @@ def test_encoder_only_decoder_only_and_both_are_models() -> None:
     kinds = {name: load_recipe(f"pretraining/{name}").model for name in ("bert", "gpt", "bart", "t5")}
     bodies = {name: (model.encoder is not None, model.decoder is not None) for name, model in kinds.items()}
     assert bodies == {"bert": (True, False), "gpt": (False, True), "bart": (True, True), "t5": (True, True)}
+
+
+def test_the_original_has_eight_heads_and_six_layers() -> None:
+    recipe = ModelConfig.model_validate({"encoder": {"kind": "transformer"}, "decoder": {"kind": "transformer"}})
+    assert [(body.heads, body.layers) for body in (recipe.encoder, recipe.decoder)] == [(8, 6)] * 2  # type: ignore
