@@ -84,10 +84,16 @@ def window(size: int, layers: int) -> dict[str, Any]:
     return {"kind": "window", "size": size, "layers": layers, "dropout": 0.0}
 
 
+def embedding(positions: str, **options: Any) -> dict[str, Any]:
+    return {"kind": "embedding", "positions": {"kind": positions, **options}, "dropout": 0.0}
+
+
 _OPTIONS = ("directions", "attention_from", "query", "readout", "init_hidden", "activation", "merge", "width")
 
 
 def _name(body: dict[str, Any]) -> str:
+    if body["kind"] == "embedding":
+        return "-".join(["embedding", *map(str, body["positions"].values())])
     if body["kind"] == "window":
         return f"window{body['layers']}-{body['size']}"
     if body["kind"] in ("convolutional", "bytenet"):
@@ -260,6 +266,12 @@ WINDOWS = [
     (RECURRENT_ENCODERS[2], window(1, 1)),
     (window(2, 2), RECURRENT_DECODERS[7]),
 ]
+EMBEDDINGS = [
+    (embedding("none"), recurrent_decoder("lstm", 1, "dot", False)),
+    (embedding("sinusoidal"), recurrent_decoder("gru", 2, "additive", True)),
+    (embedding("learned", max_positions=32), TRANSFORMERS[5]),
+    (embedding("sinusoidal", **{key: value for key, value in BESIDE.items() if key != "max_positions"}), window(2, 1)),
+]
 
 
 def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
@@ -271,7 +283,7 @@ def _combinations() -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     pairs += list(zip(RECURRENT_ENCODERS, TRANSFORMERS[::4], strict=True))
     encoders = cycle([*RECURRENT_ENCODERS, *TRANSFORMERS[::7], *TRANSFORMERS[3::7]])  # 26 and 66 share no pattern
     pairs += [(next(encoders), body) for body in RECURRENT_DECODERS]
-    pairs += CONVOLUTIONAL + WINDOWS
+    pairs += CONVOLUTIONAL + WINDOWS + EMBEDDINGS
     pairs += DEEP + LITERAL + UNEQUAL
     pairs += [(recurrent_encoder("gru", 1, False) | {"width": 6}, TRANSFORMERS[1])]
     return {f"{_name(encoder)}:{_name(decoder)}": (encoder, decoder) for encoder, decoder in pairs}

@@ -109,6 +109,7 @@ CASES: dict[str, dict[str, Any]] = {
     "classifier, window": case("classification", {"encoder": {"kind": "window"}, "pooling": {"kind": "max"}}, WORDS),
     "tagger, lstm": metrics(case("tagging", {"encoder": LSTM}, BPE), "token-accuracy", "span-f1", stop=True),
     "tagger, transformer": case("tagging", {"encoder": {**TRANSFORMER, "positions": LEARNED}}),
+    "tagger, embeddings alone": case("tagging", {"encoder": {"kind": "embedding"}}, WORDS),
     "tagger, window": case("tagging", {"encoder": {"kind": "window"}}, {"kind": "unigram", "size": 40}),
 }
 NEURAL = [name for name in CASES if "counted" not in name]

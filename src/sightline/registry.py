@@ -61,6 +61,7 @@ _TRANSFORMER = "sightline.models.transformer"
 _RECURRENT = "sightline.models.recurrent"
 _CONVOLUTIONAL = "sightline.models.convolutional"
 _WINDOW = "sightline.models.window"
+_EMBEDDING = "sightline.models.embedding"
 _SCORES = "sightline.layers.scores"
 _POSITIONS = "sightline.layers.positions"
 _NORMS = "sightline.layers.norms"
@@ -106,6 +107,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         ),
         "bytenet": Entry(f"{_CONVOLUTIONAL}.bytenet:ByteNetEncoder", f"{_CONVOLUTIONAL}.config:ByteNetConfig"),
         "window": Entry(f"{_WINDOW}.modules:WindowEncoder", f"{_WINDOW}.config:WindowConfig"),
+        "embedding": Entry(f"{_EMBEDDING}.modules:EmbeddingEncoder", f"{_EMBEDDING}.config:EmbeddingConfig"),
     },
     "decoder": {
         "transformer": Entry(f"{_TRANSFORMER}.modules:TransformerDecoder", f"{_TRANSFORMER}.config:TransformerConfig"),

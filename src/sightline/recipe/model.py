@@ -142,6 +142,23 @@ class PositionsConfig(Section):
         """`max_distance`, or the default of the kind."""
         return self.max_distance or (128 if self.kind == "t5" else 16)
 
+    def embedding_width(self, width: int) -> int:
+        """Width of the token embeddings beside these positions in a model of some width."""
+        return width if self.project else width - (self.width or 0)
+
+    def check_width(self, width: int, side: str) -> None:
+        """Raise a ValueError if there are no such positions in an `encoder` or `decoder` of some width."""
+        if self.embedding_width(width) < 1:
+            raise ValueError(
+                f"{side}.positions.width ({self.width}) leaves token embeddings no part of the width ({width}), of "
+                f"which positions.project: false takes it; lower it"
+            )
+        position_width = self.width or width
+        if self.kind == "sinusoidal" and position_width % 2:
+            raise ValueError(
+                f"sinusoidal positions need an even width, not {position_width}; set it to {position_width + 1}"
+            )
+
     @model_validator(mode="after")
     def _parts_fit_the_kind(self) -> PositionsConfig:
         if self.combine == "concatenate" and self.kind not in ("sinusoidal", "learned"):

@@ -125,14 +125,9 @@ class TransformerConfig(BodyConfig):
             )
 
     def embedding_width(self, width: int) -> int:
-        return width if self.positions.project else width - (self.positions.width or 0)
+        return self.positions.embedding_width(width)
 
     def check_width(self, width: int, side: str) -> None:
-        if self.embedding_width(width) < 1:
-            raise ValueError(
-                f"{side}.positions.width ({self.positions.width}) leaves token embeddings no part of the width "
-                f"({width}), of which positions.project: false takes it; lower it"
-            )
         if width % self.heads:
             near = width - width % self.heads + self.heads
             raise ValueError(
@@ -143,11 +138,7 @@ class TransformerConfig(BodyConfig):
                 f"rotary positions need an even head width, and width / {side}.heads is {width // self.heads}; change "
                 f"one of them, or set positions.kind: sinusoidal"
             )
-        position_width = self.positions.width or width
-        if self.positions.kind == "sinusoidal" and position_width % 2:
-            raise ValueError(
-                f"sinusoidal positions need an even width, not {position_width}; set it to {position_width + 1}"
-            )
+        self.positions.check_width(width, side)
 
     def describe(self) -> str:
         norm = "no norm" if self.norm.place == "none" else f"{self.norm.place}-norm ({self.norm.kind})"

@@ -1,0 +1,1 @@
+"""An encoder that is token embeddings and positions alone."""
