@@ -186,9 +186,10 @@ def test_a_new_kind_drops_only_the_keys_that_belonged_to_the_old_one(small: Path
         ("training.betas=0.9", "training.betas: expected a list, got 0.9"),
         ("model.encoder.kind=recurent",
          "model.encoder.kind: there is no 'recurent'; did you mean recurrent?; "
-         "the kinds are bytenet, convolutional, recurrent, transformer, window"),
+         "the kinds are bytenet, convolutional, embedding, recurrent, transformer, window"),
         ("model.encoder={layers: 2}",
-         "model.encoder has no kind; add kind: with one of bytenet, convolutional, recurrent, transformer, window"),
+         "model.encoder has no kind; add kind: with one of bytenet, convolutional, embedding, recurrent, transformer, "
+         "window"),
         ("model.decoder.attention.width=2", "unknown key model.decoder.attention.width; the keys here are kind"),
         ("decoding.nbest=9", "decoding: nbest (9) is more than beam (5); raise beam, or lower nbest"),
     ],

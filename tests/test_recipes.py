@@ -63,7 +63,7 @@ def narrowed(recipe: Recipe) -> list[str]:
         body = getattr(recipe.model, side)
         if hasattr(body, "layers"):
             changes.append(f"model.{side}.layers={min(body.layers, DEPTH)}")
-        if hasattr(body, "feedforward"):
+        if hasattr(body, "feedforward") and body.feedforward.kind != "none":
             changes.append(f"model.{side}.feedforward.width={2 * WIDTH}")
     return changes
 

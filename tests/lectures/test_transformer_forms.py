@@ -245,6 +245,38 @@ def test_switched_off_parts_have_no_weights() -> None:
     assert beside.target_embedding.weight.shape == (VOCABULARY, WIDTH - 2)
 
 
+# --- attention without recursion --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "none"])
+@torch.no_grad()
+def test_attention_over_embeddings_is_its_formula(kind: str) -> None:
+    """h_j = x_j + p_j, c_t = Σ_j softmax_j(s_t·h_j) h_j, features [s_t ; c_t]: nothing recurs in the encoder."""
+    encoder = {"kind": "embedding", "positions": {"kind": kind}, "dropout": 0.0}
+    decoder = {"kind": "recurrent", "cell": "gru", "layers": 1, "attention": {"kind": "dot"}, "dropout": 0.0}
+    bodies = {"encoder": encoder, "decoder": decoder | {"readout": "concatenate", "init_hidden": "zero"}}
+    config = {"width": WIDTH, "tie": "none", "scale_embeddings": False, **bodies}
+    model = randomized(Seq2Seq(ModelConfig.model_validate(config), VOCABULARY, VOCABULARY))
+    rows = model.source_embedding.weight[SOURCE[0]]
+    states = [row + (position(j, WIDTH) if kind == "sinusoidal" else 0.0) for j, row in enumerate(rows)]
+    expected = []
+    for state in model.decoder.layers[0].rnn(model.target_embedding(TARGET))[0][0]:
+        shares = softmax([state @ h for h in states])
+        context = sum((share * h for share, h in zip(shares, states, strict=True)), torch.zeros(WIDTH))
+        expected.append(torch.cat([state, context]))
+    torch.testing.assert_close(features(model), torch.stack(expected), **CLOSE)
+    if kind == "none":  # without positions the order of the words is lost
+        shuffled = model(SOURCE.flip(1), Padded.of([4]), TARGET, Padded.of([3]))[0]
+        torch.testing.assert_close(shuffled, features(model), **CLOSE)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "alibi", "t5", "shaw"])
+def test_embeddings_alone_have_no_scores_to_change(kind: str) -> None:
+    encoder = {"kind": "embedding", "positions": {"kind": kind}}
+    with pytest.raises(ValidationError, match=f"positions.kind: {kind} changes the scores of self-attention"):
+        ModelConfig.model_validate({"width": WIDTH, "encoder": encoder})
+
+
 # --- recorded formulas and refusals -----------------------------------------------------------------------------------
 
 
