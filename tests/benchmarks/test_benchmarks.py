@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from sightline.inspection.alignment import HeadSelection, select_heads
 from sightline.models.seq2seq import CopyingSeq2Seq, Seq2Seq
 from sightline.recipe import Recipe
 from sightline.recipe.model import ModelConfig
+from sightline.sweeps.plan import plan_sweep
 from untrained_runs import LOOKING, untrained
 
 TRANSFORMER = {"kind": "transformer", "layers": 2, "heads": 2}
@@ -158,3 +160,60 @@ def test_no_fine_tuning_without_gnmt(
     tuning.no_more.set()
     tuning.run()
     assert not commands and tuning.code is None
+
+
+# --- ladder.py -----------------------------------------------------------------------------------------------------
+
+
+def test_each_rung_of_the_ladder_changes_one_part(benchmark: Callable[[str], Any], tmp_path: Path) -> None:
+    ladder = benchmark("ladder")
+    plan = plan_sweep("lectures/rnn-attention", ["seed=1"], variants=ladder.RUNGS, out=tmp_path / "ladder")
+    assert [run.name for run in plan.runs] == list(ladder.CHANGES)
+    models = [run.recipe.model for run in plan.runs]
+    *lstms, transformer = [model.decoder for model in models]
+    assert lstms[0].attention.kind == "none"
+    assert all(decoder == lstms[1] for decoder in lstms[1:])  # one LSTM, from the second rung on
+    encoders = [model.encoder for model in models]
+    assert all(getattr(encoder, "layers", 1) == 1 for encoder in encoders)
+    assert encoders[0] == encoders[1] and encoders[10] == encoders[11] == transformer
+    for before, after in pairwise(encoders[4:11]):  # within Transformer encoders
+        changed = {key for key in type(before).model_fields if getattr(before, key) != getattr(after, key)}
+        assert changed <= {"attention", "heads"} or len(changed) == 1
+
+
+def test_each_rung_of_the_ladder_keeps_its_best_learning_rate(
+    benchmark: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ladder = benchmark("ladder")
+    trained: list[tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...]]] = []
+
+    def train(options: Any, rungs: Any, rates: Sequence[str], seeds: Sequence[int]) -> dict[Any, Path]:
+        names = tuple(rung["name"] for rung in rungs)
+        trained.append((names, tuple(rates), tuple(seeds)))
+        return {
+            (name, rate, seed): tmp_path / f"{name}@{rate}@{seed}" for name in names for rate in rates for seed in seeds
+        }
+
+    def best_validation(run: Path) -> float:
+        name, rate, _ = run.name.split("@")
+        return float(rate) if name in ("03-no-recursion", "04-positions") else -float(rate)
+
+    monkeypatch.setattr(ladder, "train", train)
+    monkeypatch.setattr(ladder, "best_validation", best_validation)
+    rates, runs = ladder.train_all(SimpleNamespace(rates=["1e-3", "2e-3"], seeds=[1, 2, 3]))
+    assert {name for name, rate in rates.items() if rate == "2e-3"} == {"03-no-recursion", "04-positions"}
+    assert [run.name for run in runs["04-positions"]] == [f"04-positions@2e-3@{seed}" for seed in (1, 2, 3)]
+    assert trained[1:] == [
+        (tuple(name for name in ladder.CHANGES if rates[name] == "1e-3"), ("1e-3",), (2, 3)),
+        (("03-no-recursion", "04-positions"), ("2e-3",), (2, 3)),
+    ]
+
+
+def test_the_best_validation_of_a_log_counts(benchmark: Callable[[str], Any], tmp_path: Path) -> None:
+    lines = [
+        '{"kind": "train", "loss": 1.0}',
+        '{"kind": "validation", "bleu": 7.5}',
+        '{"kind": "validation", "bleu": 6.0}',
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    assert benchmark("ladder").best_validation(tmp_path) == 7.5
