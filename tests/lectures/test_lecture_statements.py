@@ -753,3 +753,35 @@ def test_encoder_only_decoder_only_and_both_are_models() -> None:
 def test_the_original_has_eight_heads_and_six_layers() -> None:
     recipe = ModelConfig.model_validate({"encoder": {"kind": "transformer"}, "decoder": {"kind": "transformer"}})
     assert [(body.heads, body.layers) for body in (recipe.encoder, recipe.decoder)] == [(8, 6)] * 2  # type: ignore
+
+
+def test_the_base_and_the_big_transformer_have_the_published_sizes() -> None:
+    """Vaswani et al. 2017, Table 3: d, h, d_ff and layers."""
+    for name, sizes in (("base", (512, 8, 2048, 6)), ("big", (1024, 16, 4096, 6))):
+        model = load_recipe(f"europarl/transformer-{name}").model
+        for body in (model.encoder, model.decoder):
+            assert body is not None
+            config = body.model_dump()
+            width = config["feedforward"]["width"] or 4 * model.width
+            assert (model.width, config["heads"], width, config["layers"]) == sizes
+
+
+def test_attention_learns_to_copy_what_one_vector_does_not_hold() -> None:
+    """The same training with attention and with the last state alone."""
+    losses = {}
+    for kind in ("dot", "none"):
+        torch.manual_seed(1)
+        body = {"kind": "recurrent", "cell": "gru", "layers": 1, "dropout": 0.0}
+        section = {"width": 32, "tie": "none", "encoder": body, "decoder": {**body, "attention": {"kind": kind}}}
+        model = Seq2Seq(ModelConfig.model_validate(section), VOCABULARY, VOCABULARY)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+        draw = np.random.default_rng(1)
+        for _ in range(60):
+            texts = list(draw.integers(4, VOCABULARY, (16, 6)))
+            batch = padded_batch(seq2seq_ids(texts, texts), np.arange(16))
+            loss = batch_loss(model, batch, 0.0).total / batch.tokens
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        losses[kind] = loss.item()
+    assert losses["dot"] < 0.5 * losses["none"], losses
