@@ -159,6 +159,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "chorales": Entry("sightline.data.music:read_chorales_source", f"{_SOURCES}:ChoralesSource"),
         "dates": Entry("sightline.data.synthetic:read_dates_source", f"{_SOURCES}:DatesSource"),
         "sequences": Entry("sightline.data.synthetic:read_sequences_source", f"{_SOURCES}:SequencesSource"),
+        "recall": Entry("sightline.data.synthetic:read_recall_source", f"{_SOURCES}:RecallSource"),
         "phrases": Entry("sightline.data.phrases:read_phrases_source", f"{_SOURCES}:PhrasesSource"),
         "questions": Entry("sightline.data.phrases.questions:read_questions_source", f"{_SOURCES}:QuestionsSource"),
     },

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from sightline.run import Run
 
 Width = Annotated[int, typer.Option(min=1, metavar="N", help="Features of a vector.")]
+Layers = Annotated[int, typer.Option(min=1, max=100, metavar="N", help="Layers of the encoder.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the random numbers.")]
 OptionalRun = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder.")]
 
@@ -180,6 +181,136 @@ def relations(
     _emit(relations_claim(loaded, treebank, most=sentences, fewest=fewest), json_file, figure)
 
 
+def steps(
+    architectures: Annotated[
+        list[str] | None,
+        typer.Option("--architecture", metavar="NAME", help="Only this one (repeatable): recurrent, transformer, …"),
+    ] = None,
+    length: Annotated[int, typer.Option(min=1, max=40, metavar="N", help="Words of the grids.")] = 6,
+    layers: Annotated[int, typer.Option(min=1, max=12, metavar="N", help="Layers.")] = 2,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """The minimum number of sequential steps before each state is computed.
+
+    Examples:
+      sightline inspect claims steps --figure steps.png
+      sightline inspect claims steps --architecture recurrent --architecture transformer --layers 3
+    """
+    from sightline.inspection.claims.sequential_steps import steps_claim
+
+    check_files(json_file, figure=figure)
+    _emit(steps_claim(architectures or (), length=length, layers=layers), json_file, figure)
+
+
+def recall(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Language models of lectures/long-dependency.")],
+    on: On = "test",
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Limited context: accuracy by distance to the letter that must be recalled.
+
+    Examples:
+      sightline inspect claims recall runs/window runs/lstm --figure recall.png
+    """
+    from sightline.inspection.claims.recall import recall_claim
+
+    check_files(json_file, figure=figure)
+    _emit(recall_claim({Path(run).name: _load(run) for run in runs}, on), json_file, figure)
+
+
+def scaling(
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Dot products and the gradient of their softmax against the width d.
+
+    Examples:
+      sightline inspect claims scaling --figure scaling.png
+    """
+    from sightline.inspection.claims.scaling import scaling_claim
+
+    check_files(json_file, figure=figure)
+    _emit(scaling_claim(), json_file, figure)
+
+
+def collapse(
+    layers: Layers = 12,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Whether stacked self-attention makes all positions alike.
+
+    Examples:
+      sightline inspect claims collapse --figure collapse.png
+    """
+    from sightline.inspection.claims.stacks import collapse_claim
+
+    check_files(json_file, figure=figure)
+    _emit(collapse_claim(layers=layers), json_file, figure)
+
+
+def norms(
+    layers: Layers = 24,
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Ranges of activations and gradients with and without normalization.
+
+    Examples:
+      sightline inspect claims norms --figure norms.png
+    """
+    from sightline.inspection.claims.stacks import norms_claim
+
+    check_files(json_file, figure=figure)
+    _emit(norms_claim(layers=layers), json_file, figure)
+
+
+def parameters(
+    json_file: Json = None,
+    figure: Figure = None,
+) -> None:
+    """Parameters of each architecture against the length of the context.
+
+    Examples:
+      sightline inspect claims parameters --figure parameters.png
+    """
+    from sightline.inspection.claims.context_length import parameters_claim
+
+    check_files(json_file, figure=figure)
+    _emit(parameters_claim(), json_file, figure)
+
+
+def permutation(json_file: Json = None) -> None:
+    """Whether encoders notice the order of words, with and without positions.
+
+    Examples:
+      sightline inspect claims permutation
+    """
+    from sightline.inspection.claims.stacks import permutation_claim
+
+    check_files(json_file)
+    _emit(permutation_claim(), json_file)
+
+
+def positions(run: OptionalRun = None, json_file: Json = None, figure: Figure = None) -> None:
+    """Training examples of each learned position, of a run or the built-in corpus.
+
+    Examples:
+      sightline inspect claims positions
+      sightline inspect claims positions runs/en-de --figure positions.png
+    """
+    from sightline.inspection.claims.context_length import phrases_positions, positions_claim, run_positions
+
+    check_files(json_file, figure=figure)
+    if run is None:
+        claim = positions_claim(phrases_positions(), "the built-in phrases (words)")
+    else:
+        claim = positions_claim(run_positions(_load(run)), run)
+    _emit(claim, json_file, figure)
+
+
 def _load(run: str) -> Run:
     from sightline.run import Run
 
@@ -190,5 +321,8 @@ def _emit(claim: Claim, json_file: Path | None, figure: Path | None = None) -> N
     emit(claim.view(), json_file, figure)
 
 
-_COMMANDS = (jacobians, mask, lookup, similarity, bigrams, relations)
+_COMMANDS = (
+    jacobians, mask, lookup, similarity, bigrams, relations, steps, recall,
+    scaling, collapse, norms, permutation, positions, parameters,
+)  # fmt: skip
 claims = group("claims", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS})

@@ -1,10 +1,13 @@
-"""Generated data: dates in many languages with their ISO 8601 form, and letter sequences to copy or reverse.
+"""Generated data: dates in many languages with their ISO 8601 form, letters to copy or reverse, and to recall.
 
 Dates: "Dienstag, 3. März 2015" -> "2015-03-03". The data is learned in a minute and needs attention: the order of day,
 month and year depends on the language, and month names must be read, not copied.
 
 Sequences: "q c a" -> "q c a" or "a c q". Only the position of each letter matters, so the accuracy on sequences longer
 than those in training measures how well positional encodings extrapolate.
+
+Recall: "c x y y = c". The letter after "=" is the first one of the line, so a model must carry it past all fillers.
+There are only a few such lines with few fillers, so splits have these in common.
 
 The hash of a date or a sequence decides between training, validation and test, so no date or sequence is in two splits.
 """
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING
 
 from sightline.data.sources import Example, Numbered, part_of
 from sightline.data.text_files import DataError, LineLimit
-from sightline.recipe.sources import DatesSource, SequencesSource
+from sightline.recipe.sources import DatesSource, RecallSource, SequencesSource
 
 if TYPE_CHECKING:
     from babel import Locale
@@ -117,6 +120,19 @@ def read_sequences(source: SequencesSource) -> Iterator[Example]:
         yield Example(" ".join(sequence), " ".join(answer))
 
 
+FILLERS, RECALL = "xy", "="
+
+
+def read_recall(source: RecallSource) -> Iterator[Example]:
+    """Lines that end with their first letter: a pure function of the source."""
+    letters = string.ascii_lowercase[: source.symbols]
+    random = Random(f"recall:{source.seed}:{source.split}:{source.symbols}:{source.fillers}")
+    for _ in range(source.examples):
+        letter = random.choice(letters)
+        fillers = random.choices(FILLERS, k=random.randint(*source.fillers))
+        yield Example("", " ".join([letter, *fillers, RECALL, letter]))
+
+
 def read_dates_source(source: DatesSource, paths: list[Path], limit: LineLimit) -> Numbered:
     """The examples of `kind: dates`."""
     return enumerate(read_dates(source), 1)
@@ -125,3 +141,8 @@ def read_dates_source(source: DatesSource, paths: list[Path], limit: LineLimit) 
 def read_sequences_source(source: SequencesSource, paths: list[Path], limit: LineLimit) -> Numbered:
     """The examples of `kind: sequences`."""
     return enumerate(read_sequences(source), 1)
+
+
+def read_recall_source(source: RecallSource, paths: list[Path], limit: LineLimit) -> Numbered:
+    """The examples of `kind: recall`."""
+    return enumerate(read_recall(source), 1)

@@ -228,6 +228,36 @@ class SequencesSource(SourceConfig):
         )
 
 
+class RecallSource(SourceConfig):
+    """Built-in corpus: lines that end with the letter they begin with, after N fillers, such as "c x y y = c"."""
+
+    kind: Literal["recall"] = "recall"
+    split: Literal["train", "validation", "test"] = Field(description="another sequence of random lines")
+    examples: int = Field(10_000, ge=1, description="number of examples")
+    fillers: tuple[int, int] = Field(
+        (1, 40), description="fewest and most fillers between the letters; all numbers are equally likely"
+    )
+    symbols: int = Field(8, ge=2, le=23, description="number of letters, from a on")
+    seed: int = Field(1, description="another seed generates other examples")
+
+    @model_validator(mode="after")
+    def _fillers_are_a_range(self) -> RecallSource:
+        if not 0 <= self.fillers[0] <= self.fillers[1]:
+            raise ValueError(f"fillers {list(self.fillers)} must be [from, to] with 0 <= from <= to")
+        return self
+
+    @property
+    def one_sided(self) -> bool:
+        return True
+
+    def describe(self) -> str:
+        fewest, most = self.fillers
+        return (
+            f"built-in lines that end with their first letter after {fewest} to {most} fillers, "
+            f"split {self.split}, {plural(self.examples, 'example')}"
+        )
+
+
 class PhrasesSource(SourceConfig):
     """The built-in bilingual corpus: English sentences of a small grammar, and what is known of each (data/phrases)."""
 
@@ -305,6 +335,7 @@ if TYPE_CHECKING:
         | ChoralesSource
         | DatesSource
         | SequencesSource
+        | RecallSource
         | PhrasesSource
         | QuestionsSource
     )

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sightline.inspection.attention import attentions
+from sightline.inspection.attention import attentions, short_name
 from sightline.inspection.claims.table import Claim, ClaimTable
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
@@ -114,7 +114,7 @@ def sentence_weights(run: LoadedRun, paths: Sequence[str], words: Sequence[str])
         path, _, name = tapped.name.rpartition(".")
         if name == "weights":
             for number, weights in enumerate(tapped.tensor[0].double().cpu().numpy()):  # (H, T, T)
-                found[f"{path.removeprefix('encoder.layers.')}.{number}"] = word_weights(weights, counts)
+                found[short_name(f"{path}.{number}")] = word_weights(weights, counts)
 
     with torch.no_grad(), on_taps(run.model, keep, list(paths)):
         run.model.encode(tokens, Padded.of([tokens.shape[1]]))
@@ -176,6 +176,6 @@ def _draw(every: dict[str, dict[str, float]], rows: list[list[Any]], path: Path)
     from sightline.plots.claims import draw_matrices
 
     relations = [row[0] for row in rows]
-    heads = sorted({name for relation in relations for name in every[relation]})
-    values = np.array([[every[relation].get(name, 0.0) for relation in relations] for name in heads])
-    draw_matrices({"share of words found, by head and relation": values}, heads, path, columns=relations)
+    heads = sorted({name.split(" ")[0] for relation in relations for name in every[relation]})
+    values = [[max(every[r][f"{head} {way}"] for way in ("to head", "from head")) for r in relations] for head in heads]
+    draw_matrices({"share of words found, in the better direction": np.array(values)}, heads, path, columns=relations)
