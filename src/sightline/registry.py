@@ -97,6 +97,7 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "masked-lm": Entry("sightline.tasks.masked_lm:MaskedLMTask", f"{_TASKS}:MASKED_LM"),
         "denoising": Entry("sightline.tasks.denoising:DenoisingTask", f"{_TASKS}:DENOISING"),
         "classification": Entry("sightline.tasks.classification:ClassificationTask", f"{_TASKS}:CLASSIFICATION"),
+        "multi-label": Entry("sightline.tasks.multi_label:MultiLabelTask", f"{_TASKS}:MULTI_LABEL"),
         "tagging": Entry("sightline.tasks.tagging:TaggingTask", f"{_TASKS}:TAGGING"),
     },
     "encoder": {
@@ -181,6 +182,9 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         **_of("evaluation.answers", token_f1="TokenF1"),
         **_of("evaluation.perplexity", perplexity="Perplexity"),
         **_of("evaluation.labels", accuracy="Accuracy", macro_f1="MacroF1"),
+        **_of(
+            "evaluation.label_sets", multilabel_micro_f1="MultilabelMicroF1", multilabel_macro_f1="MultilabelMacroF1"
+        ),
         **_of("evaluation.labels", token_accuracy="TokenAccuracy", span_f1="SpanF1"),
         **_of("evaluation.perplexity", bits_per_character="BitsPerCharacter", masked_accuracy="MaskedAccuracy"),
         **_of("evaluation.rouge", rouge_1="Rouge1", rouge_2="Rouge2", rouge_l="RougeL", rouge_lsum="RougeLsum"),

@@ -314,7 +314,7 @@ def _check_confusion(path: Path, task: TaskSpec) -> None:
     """Refuse a confusion matrix before anything is computed."""
     from sightline.plots.figures import check_figure
 
-    if task.labels == "none":
+    if task.labels in ("none", "several"):
         raise ValueError(f"--confusion is for classifiers and taggers, whose labels can be confused, not {task}")
     check_figure(path)
 

@@ -145,7 +145,7 @@ def predict(
 def _change(run: Run, overrides: list[str], flags: SearchFlags, *, several: bool) -> tuple[Run, dict[str, str]]:
     """Apply overrides and flags; without --nbest, print as many outputs as the recipe says, if `several` may be."""
     own, nbest = run.recipe.decoding.nbest, flags.nbest
-    if nbest is None and several and own > 1 and run.recipe.task_spec.labels != "words":
+    if nbest is None and several and own > 1 and not run.recipe.task_spec.one_answer:
         nbest = own
     changes = [*overrides, *decoding_flags(beam=flags.beam, nbest=nbest, seed=flags.seed)]
     return change_run(run, changes, sample=flags.sample)

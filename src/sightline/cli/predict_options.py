@@ -122,8 +122,10 @@ def check_task(run: Run, options: Mapping[str, Any], *, nbest: int | None, align
         tasks, applies = _FOR[option]
         if value is not None and not applies(spec):
             raise ValueError(f"{option} is for task: {tasks}, and {run.folder} is {spec}")
-    if spec.labels == "words" and nbest is not None and nbest > 1:
-        raise ValueError(f"--nbest {nbest}: a tagger has one answer, the likeliest label of each word; leave it out")
+    if spec.one_answer and nbest is not None and nbest > 1:
+        tagger = spec.labels == "words"
+        what = "a tagger has one answer, the likeliest label of each word" if tagger else "a text has one set of labels"
+        raise ValueError(f"--nbest {nbest}: {what}; leave it out")
 
 
 def check_phrases(phrases: PhraseFiles | None, spec: TaskSpec, prompt: str | None) -> None:

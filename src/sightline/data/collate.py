@@ -97,6 +97,11 @@ def class_token_ids(sources: Ids, targets: Ids) -> ExampleIds:
     return ExampleIds(TokenSequences(sources, before=START, behind=END), None, TokenSequences(targets))
 
 
+def label_set_ids(ids: ExampleIds) -> ExampleIds:
+    """The same with the set of labels of each example, in ascending order."""
+    return replace(ids, labels=TokenSequences([np.unique(labels) for labels in ids.labels.sequences]))
+
+
 def tagging_ids(sources: Ids, targets: Ids) -> ExampleIds:
     """The pieces of words; the label of each word at its first piece."""
     return ExampleIds(TokenSequences(sources), None, TokenSequences(targets))

@@ -69,6 +69,8 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
     layout = recipe.training.batches.layout
     if recipe.training.reward is not None or recipe.model.copying:
         return "padded"  # as decoding does
+    if recipe.task_spec.labels == "several":
+        return "padded"  # a row of labels for each text
     bodies = recipe.model.bodies.values()
     unpadded = all(body.packable for body in bodies)
     if layout == "padded" or (layout == "auto" and not unpadded):

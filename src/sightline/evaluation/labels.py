@@ -48,11 +48,11 @@ class MacroF1(Metric):
                 row[column[label], 2] = 1
                 if output in column:
                     row[column[output], 1] = 1
-        each = _f1(counts.sum(axis=0))  # (C,)
+        each = f1(counts.sum(axis=0))  # (C,)
         worst = int(each.argmin())
         return self.measurement(
             counts.reshape(len(pairs), -1),  # (N, 3C)
-            _macro_f1,
+            macro_f1,
             conditions=conditions(references, lowercase, bs=None, seed=None, ci=None, spaces="strip", average="macro"),
             against=fingerprint("references", references),
             detail=f"{plural(len(classes), 'label')}, the lowest F1 {each[worst]:.2f} ({classes[worst]})",
@@ -204,16 +204,16 @@ def _is_tag(label: str) -> bool:
     return label in ("O", "B", "I") or label.startswith(("B-", "I-"))
 
 
-def _f1(counts: Numbers) -> Numbers:
+def f1(counts: Numbers) -> Numbers:
     """F1 of counts (..., tp fp fn), 0 where there are none."""
     right = 2 * counts[..., 0]
     return percentage(right, right + counts[..., 1] + counts[..., 2])
 
 
-def _macro_f1(sums: Numbers) -> Numbers:
+def macro_f1(sums: Numbers) -> Numbers:
     """Macro F1 of (M, 3C) sums, over the labels that occur in them."""
     counts = sums.reshape(len(sums), -1, 3)  # (M, C, tp fp fn)
-    result: Numbers = _f1(counts).sum(axis=1) / counts.any(axis=2).sum(axis=1)
+    result: Numbers = f1(counts).sum(axis=1) / counts.any(axis=2).sum(axis=1)
     return result
 
 

@@ -54,9 +54,10 @@ class ModelScores:
             notes.append(f"{never:,} of {plural(tokens or 0, 'token')} have probability 0, so perplexity is infinite")
         confusion, unlearned = None, 0
         if spec.labels != "none":
-            of_words, lowercase = spec.labels == "words", section.lowercase
-            confuse = Confusion.of_tokens if of_words else Confusion.of
-            confusion = confuse(outputs, test.references, lowercase=lowercase)
+            of_words, lowercase = spec.labels != "one", section.lowercase
+            if spec.labels != "several":
+                confuse = Confusion.of_tokens if of_words else Confusion.of
+                confusion = confuse(outputs, test.references, lowercase=lowercase)
             unlearned = count_unknown_labels(test.references, self.task.labels, of_words=of_words, lowercase=lowercase)
         return Report(
             on=test.name,

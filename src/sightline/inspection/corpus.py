@@ -21,6 +21,7 @@ from sightline.data.store import Store
 from sightline.data.text_files import DataError
 from sightline.decoding.request import length_batches
 from sightline.files import csv_text
+from sightline.inspection.samples import refuse_label_sets
 from sightline.recipe import Recipe
 from sightline.terminal import escape_newlines
 from sightline.text.tokenizer import END, PAD, UNK
@@ -229,6 +230,7 @@ def pair_losses(
     device: torch.device | str = "cpu",
 ) -> CorpusLosses:
     """Losses under teacher forcing of a sequence-to-sequence model, a tagger or a classifier."""
+    refuse_label_sets(recipe.task_spec)
     collate, place = collate_fn(recipe), torch.device(device)
     pairs = vocabulary.encode_pairs([each.source for each in examples], [each.target for each in examples])
     sources, targets = ([np.asarray(ids, np.int64) for ids in side] for side in pairs)

@@ -19,11 +19,18 @@ from sightline.data.noise import Corrupter, fixed_windows
 from sightline.data.sources import Example
 from sightline.recipe import Recipe
 from sightline.recipe.recipe import carries
+from sightline.recipe.tasks import TaskSpec
 from sightline.text.tokenizer import END, START
 from sightline.text.vocabulary import Vocabulary, between_spaces, label_id
 
 _LONGEST = 256  # tokens; longer examples are skipped
 _ROWS = 16  # of a batch
+
+
+def refuse_label_sets(spec: TaskSpec) -> None:
+    """Refuse a task with several labels for each text."""
+    if spec.labels == "several":
+        raise ValueError(f"{spec} has several labels for each text, and inspect looks at the loss of one; see evaluate")
 
 
 def sample_batches(
@@ -35,6 +42,7 @@ def sample_batches(
     device: torch.device | str = "cpu",
 ) -> list[TrainingBatch]:
     """Batches of up to `sentences` examples of similar length; for language models windows of the training length."""
+    refuse_label_sets(recipe.task_spec)
     if not examples:
         raise ValueError("there are no examples to measure; give a test set that has some")
     if recipe.data.noise is not None:
@@ -56,6 +64,7 @@ def sample_batches(
 
 def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: str) -> TrainingBatch:
     """A batch of one pair, one text with its labels, or for a language model one text (`target`)."""
+    refuse_label_sets(recipe.task_spec)
     if recipe.task_spec.continues_text and recipe.task_spec.cuts_windows:
         ids = np.asarray([START, *vocabulary.target.encode(target)], np.int64)
         if len(ids) < 2:
@@ -66,7 +75,7 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
     if recipe.task_spec.labels == "words" and not (source := " ".join(between_spaces(source))):
         raise ValueError("an empty text has no words to look at; give one with words")
     if vocabulary.labels != "none":
-        for label in between_spaces(target) if vocabulary.labels == "words" else [target]:
+        for label in [target] if vocabulary.labels == "one" else between_spaces(target):
             label_id(vocabulary.target, label)  # what is not one would be measured as <unk>
     (sides,) = _examples(recipe, vocabulary, [Example(source, target)])
     return padded_batch(sides, np.arange(1))

@@ -18,6 +18,7 @@ from sightline.data.collate import collate_fn, padded_batch
 from sightline.decoding.request import Request
 from sightline.inspection.axes import BATCH, SOURCE, TARGET
 from sightline.inspection.recorder import record_arithmetic
+from sightline.inspection.samples import refuse_label_sets
 from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.models.ngram import CountedModel
@@ -53,6 +54,7 @@ def trace_text(task: Task, text: str, target: str | None, step: int | None) -> T
     if step is not None and step < 0:
         raise ValueError(f"step ({step}) counts output tokens from 0")
     spec, forced = task.recipe.task_spec, target is not None
+    refuse_label_sets(spec)
     if step is not None and not spec.writes_text:
         raise ValueError(f"step ({step}) is for models that write token by token; labels come at once; leave it out")
     trace = _tracing_function(task)(task, text, target, step)

@@ -67,6 +67,17 @@ def cross_entropy(
     return smoothed_cross_entropy(logits, targets, label_smoothing, ignore_index)
 
 
+def binary_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float = 0.0) -> Loss:
+    """−Σ y log σ(z) + (1 − y) log(1 − σ(z)) of logits z and targets y (B, C); with ε, y is (1 − ε) y + ε/2."""
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    targets = targets.to(logits.dtype)
+    nll = nn.functional.binary_cross_entropy_with_logits(logits, targets, reduction="sum")
+    if label_smoothing == 0:
+        return Loss(nll, nll.detach())
+    smoothed = (1 - label_smoothing) * targets + label_smoothing / 2
+    return Loss(nn.functional.binary_cross_entropy_with_logits(logits, smoothed, reduction="sum"), nll.detach())
+
+
 def smoothed_cross_entropy(logits: Tensor, targets: Tensor, label_smoothing: float, ignore_index: int = _PAD) -> Loss:
     """Loss of logits (…, V) for targets (…,), by the formula."""
     logits = logits if logits.dtype == torch.float64 else logits.float()

@@ -43,6 +43,7 @@ CONDITIONS: dict[str, Callable[[Recipe], bool]] = {
         getattr(source, "document", "line") == "file" for source in (*recipe.data.train, recipe.data.validation)
     ),
     "a label for each word": lambda recipe: recipe.task_spec.labels == "words",
+    "several labels for each text": lambda recipe: recipe.task_spec.labels == "several",
     "a task without labels": lambda recipe: recipe.task_spec.labels == "none",
     "a model without an encoder": lambda recipe: recipe.model.encoder is None,
     "a model without attention to a source": lambda recipe: not recipe.model.has_attention,
@@ -243,6 +244,7 @@ TRAINING_CONFLICTS = _table(
         "training.rdrop": [
             ("training.reward", "they are two objectives"),
             ("a loss of its own", "it computes the cross entropy of two passes, not training.loss"),
+            ("several labels for each text", "it computes the cross entropy of one label", _LEAVE_OUT),
             (
                 "a carried state",
                 "it reads every window twice, and this model continues from the state of the window before",

@@ -129,7 +129,7 @@ def _tokenizer(recipe: Recipe, text: TextSize) -> TokenizerSection:
         copies = text.copied > _MOSTLY and max(source, target) <= 100
         if not spelled and ((max(source, target) <= 40 and few_words) or copies):
             return CharacterTokenizer(size=_characters(text))
-    return BpeTokenizer(lowercase=spec.labels == "one")
+    return BpeTokenizer(lowercase=spec.labels in ("one", "several"))
 
 
 def _characters(text: TextSize) -> int:
@@ -159,7 +159,7 @@ def _cut_source(recipe: Recipe, text: TextSize) -> int | None:
     """Long texts to classify are truncated instead of dropped."""
     clean = recipe.data.clean
     long = text.source_characters > 500 * max(1, text.examples)
-    return clean.max_tokens if recipe.task_spec.labels == "one" and long else clean.truncate_source
+    return clean.max_tokens if recipe.task_spec.labels in ("one", "several") and long else clean.truncate_source
 
 
 def _dropout(recipe: Recipe, text: TextSize) -> float:

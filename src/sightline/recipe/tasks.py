@@ -13,7 +13,7 @@ from sightline.recipe.decoding import MetricName
 from sightline.recipe.schema import Registered
 from sightline.registry import entries
 
-Labels = Literal["none", "one", "words"]
+Labels = Literal["none", "one", "several", "words"]
 
 _RECURRENT = {"kind": "recurrent", "cell": "lstm"}
 _SEQ2SEQ = {
@@ -33,7 +33,7 @@ class TaskSpec:
     model: Mapping[str, Any]  # the default model section
     metrics: tuple[MetricName, ...]  # that it can be scored by
     default_metrics: tuple[MetricName, ...]
-    labels: Labels = "none"  # targets: text, one label for each text, or one for each of its words
+    labels: Labels = "none"  # targets: text; one label or a set of labels for each text; or one for each of its words
     reads_source: bool = True  # has a source apart from the output
     writes_text: bool = False  # writes text token by token, by a search
     plain_text: bool = False  # learns from windows of plain text instead of pairs
@@ -72,6 +72,11 @@ class TaskSpec:
     def cuts_windows(self) -> bool:
         """True if text is cut into windows, wherever its lines end."""
         return self.plain_text and not self.by_sentence
+
+    @property
+    def one_answer(self) -> bool:
+        """True if a model decides by item, so that there is no list of the n best outputs."""
+        return self.labels in ("several", "words")
 
     @property
     def fills_gaps(self) -> bool:
@@ -160,6 +165,15 @@ CLASSIFICATION = TaskSpec(
     steps=1_500,
     epochs=(8, 30),
     aliases=("classify",),
+)
+MULTI_LABEL = replace(
+    CLASSIFICATION,
+    name="multi-label",
+    description="A classifier of texts with several labels each",
+    metrics=("multilabel-micro-f1", "multilabel-macro-f1"),
+    default_metrics=("multilabel-micro-f1", "multilabel-macro-f1"),
+    labels="several",
+    aliases=(),
 )
 TAGGING = TaskSpec(
     name="tagging",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from sightline.data.collate import ExampleIds, Ids, class_token_ids, classification_ids, padded_batch
 from sightline.decoding.request import Request, length_batches
@@ -81,10 +82,14 @@ class ClassificationTask(Task):
             with torch.inference_mode():
                 features = self.model(batch.source, batch.source_layout)
                 logits = self.model.logits(features).float()[..., len(SPECIALS) :]  # without special tokens
-                logs = logits.log_softmax(-1).cpu().numpy()
+                logs = self._normalized(logits).cpu().numpy()
             for place, index in enumerate(indices):
                 results[index] = logs[place]
         return results
+
+    def _normalized(self, logits: Tensor) -> Tensor:
+        """Log-probabilities (…, labels) of logits."""
+        return logits.log_softmax(-1)
 
 
 def refuse_constraints(requests: Sequence[Request]) -> None:

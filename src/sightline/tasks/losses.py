@@ -10,15 +10,16 @@ import operator
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from sightline.data.collate import TrainingBatch
 from sightline.layers.copying import mixed_log_probability
 from sightline.layers.feedforward import Collected, collect
 from sightline.layers.linear import linear
-from sightline.layers.losses import Loss, cross_entropy
+from sightline.layers.losses import Loss, binary_cross_entropy, cross_entropy
 from sightline.models.seq2seq import CopyingSeq2Seq
-from sightline.text.tokenizer import PAD
+from sightline.text.tokenizer import PAD, SPECIALS
 
 
 def batch_loss(
@@ -33,6 +34,17 @@ def batch_loss(
         else:
             features = model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
             loss = cross_entropy(features, model.output.weight, model.output.bias, batch.labels, label_smoothing)
+    return with_extra(loss, extra, batch.labels)
+
+
+def label_set_loss(
+    model: Any, batch: TrainingBatch, label_smoothing: float = 0.0, carried: Mapping[str, Tensor] | None = None
+) -> Loss:
+    """Binary cross entropy of a batch of texts with label sets (B, L): every label is there or not."""
+    with collect(model) as extra:
+        logits = model.logits(model(batch.source, batch.source_layout))  # (B, special tokens and labels)
+        targets = torch.zeros_like(logits).scatter_(1, batch.labels, 1.0)
+        loss = binary_cross_entropy(logits[:, len(SPECIALS) :], targets[:, len(SPECIALS) :], label_smoothing)
     return with_extra(loss, extra, batch.labels)
 
 

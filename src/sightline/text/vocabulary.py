@@ -19,7 +19,7 @@ from sightline.recipe.tokenizer import AnyTokenizer
 from sightline.terminal import plural
 from sightline.text.tokenizer import PAD, SPECIALS, UNK, SpelledSide, Tokenizer, TokenizerError
 
-Labels = Literal["none", "one", "words"]  # of a target: none (a text), one for the text, one for each word
+Labels = Literal["none", "one", "several", "words"]  # of a target: none (a text), one for the text, one for each word
 
 # A label may be spelled like a special token, "<s>" for example. In the vocabulary such a label gets a backslash
 # after its "<" ("<\s>"); a label that has backslashes there already gets one more. Decoding removes it.
@@ -95,7 +95,7 @@ class Vocabulary:
             ]
             return [list(chain.from_iterable(sentence)) for sentence in words], spread
         source = self.source.encode_dropout(list(sources), dropout=dropout, seed=seeds[0])
-        if self.labels == "one":
+        if self.labels != "none":
             return source, self.target.encode_many(list(targets))
         return source, self.target.encode_dropout(list(targets), dropout=dropout, seed=seeds[1])
 
