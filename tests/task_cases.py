@@ -20,6 +20,7 @@ FILES = {
     "seq2seq": [f"{text}\t{' '.join(reversed(text.split()))}\n" for text in SENTENCES],
     "language-model": [text + "\n" for text in SENTENCES],
     "classification": [f"{text}\t{'one thing' if text[0] == 'a' else 'that thing'}\n" for text in SENTENCES],
+    "multi-label": [f"{text}\t{text.split()[-2]} {text.split()[0]}\n" for text in SENTENCES],
     "tagging": [
         f"{text}\t{' '.join(['DET', *['NOUN'] * (len(text.split()) - 3), 'VERB', 'PUNCT'])}\n" for text in SENTENCES
     ],
@@ -59,6 +60,11 @@ def metrics(recipe: dict[str, Any], *names: str, stop: bool = False) -> dict[str
     return {**recipe, "training": training, "evaluation": {**recipe["evaluation"], "metrics": list(names)}}
 
 
+def sentences(recipe: dict[str, Any]) -> dict[str, Any]:
+    """The same with each line as an example of its own."""
+    return {**recipe, "data": {**recipe["data"], "context": "sentence", "clean": {"max_tokens": 32}}}
+
+
 CASES: dict[str, dict[str, Any]] = {
     "translator": metrics(case("seq2seq", {"encoder": LSTM, "decoder": LSTM}), "exact", "perplexity"),
     "decoder alone, lstm": metrics(case("seq2seq", {"decoder": WRITER}), "exact", "perplexity", "chrf"),
@@ -96,6 +102,14 @@ CASES: dict[str, dict[str, Any]] = {
         stop=True,
     ),
     "language model, window": metrics(case("language-model", {"decoder": {"kind": "window"}}), "bits-per-character"),
+    "language model of sentences, gru": metrics(
+        sentences(case("language-model", {"decoder": {**WRITER, "cell": "gru"}}, BPE)), "perplexity", stop=True
+    ),
+    "language model of sentences, transformer": metrics(
+        sentences(case("language-model", {"decoder": {**TRANSFORMER, "positions": LEARNED}}, WORDS)),
+        "perplexity",
+        "bits-per-character",
+    ),
     "language model, counted": metrics(
         case("language-model", {"decoder": {"kind": "ngram", "order": 3}}), "perplexity", "bits-per-character"
     ),
@@ -107,6 +121,12 @@ CASES: dict[str, dict[str, Any]] = {
         stop=True,
     ),
     "classifier, window": case("classification", {"encoder": {"kind": "window"}, "pooling": {"kind": "max"}}, WORDS),
+    "several labels, lstm": metrics(
+        case("multi-label", {"encoder": LSTM, "pooling": {"kind": "max"}}, BPE),
+        "multilabel-micro-f1",
+        "multilabel-macro-f1",
+        stop=True,
+    ),
     "tagger, lstm": metrics(case("tagging", {"encoder": LSTM}, BPE), "token-accuracy", "span-f1", stop=True),
     "tagger, transformer": case("tagging", {"encoder": {**TRANSFORMER, "positions": LEARNED}}),
     "tagger, embeddings alone": case("tagging", {"encoder": {"kind": "embedding"}}, WORDS),
