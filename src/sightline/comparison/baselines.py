@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 
 from sightline.evaluation.measurement import Measurement
-from sightline.evaluation.metrics import needs_outputs
+from sightline.evaluation.metrics import measure, needs_outputs
 from sightline.evaluation.rouge import rouge_words
 from sightline.evaluation.test_set import Report, TestSet
 from sightline.files import parse_json, write_atomically
@@ -74,7 +74,8 @@ class BaselineRun(Run):
     def measure(self, metric: MetricName, test: TestSet, outputs: Sequence[str], *, lowercase: bool) -> Measurement:
         if not needs_outputs(metric):
             raise RunError(f"{self.folder} has no model and so no {metric}; choose other metrics with --metrics")
-        return super().measure(metric, test, outputs, lowercase=lowercase)
+        section = self.recipe.evaluation
+        return measure(metric, outputs, test.references, test.sources, lowercase=lowercase, section=section)
 
 
 def is_baseline(folder: Path) -> bool:
