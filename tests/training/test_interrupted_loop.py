@@ -240,3 +240,22 @@ def test_each_step_has_its_own_seed() -> None:
     seeds = {step_seed(seed, step) for seed in (1, 2) for step in range(100)}
     assert len(seeds) == 200
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_an_epoch_starts_again_if_its_batches_have_another_layout(job: Callable[..., Job]) -> None:
+    """As on another device: the number of batches that were used says nothing there."""
+    stopped = job("stopped")
+    stopped.display.at[3] = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(Interrupted):
+        stopped.fit()
+    resumed = job("stopped")
+    resumed.plan.layout = "packed" if stopped.plan.layout == "padded" else "padded"
+    opened = []
+    epoch = resumed.plan.epoch
+    resumed.plan.epoch = lambda number: opened.append(number) or epoch(number)
+    progress = resumed.fit(resume=True)
+    assert resumed.display.notes[:2] == [
+        "resumed at step 3, epoch 1",
+        f"batches are {resumed.plan.layout} on this device and were {stopped.plan.layout}, so epoch 1 starts again",
+    ]
+    assert opened[0] == 0 and progress.layout == resumed.plan.layout

@@ -52,6 +52,8 @@ def recipe(**training: Any) -> Recipe:
 class TinyPlan:
     """Five batches of two examples an epoch, in another order each epoch."""
 
+    layout = "padded"
+
     def epoch(self, number: int) -> Sequence[np.ndarray]:
         order = np.random.default_rng(number).permutation(10)
         return [order[at : at + 2] for at in range(0, 10, 2)]

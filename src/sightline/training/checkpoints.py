@@ -36,6 +36,7 @@ class Progress:
     step: int = 0
     epoch: int = 0
     batch: int = 0  # batches of this epoch already used
+    layout: str = ""  # of these batches; another device may need another one
     tokens: int = 0  # target tokens trained on; of classifiers, taggers and masked words the input tokens
     flops: int = 0  # floating-point operations spent on them
     seconds: float = 0.0  # time spent training, over all processes

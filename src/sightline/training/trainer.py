@@ -122,6 +122,12 @@ class Trainer:
             self.runner.carried = self.checkpoints.carried(newest, self.device)
             self.runner.loss_scale = self.progress.loss_scale
             self.display.note(f"resumed at step {self.progress.step}, epoch {self.progress.epoch + 1}")
+            if self.progress.batch and self.progress.layout not in ("", self.plan.layout):
+                self.display.note(
+                    f"batches are {self.plan.layout} on this device and were {self.progress.layout}, so epoch "
+                    f"{self.progress.epoch + 1} starts again"
+                )
+                self.progress = self.progress.after(batch=0)
         elif resume:
             if (self.run / "model.safetensors").exists():
                 raise RunError(
@@ -129,6 +135,7 @@ class Trainer:
                     f"folder (--out), with model.init_from={self.run} from this model"
                 )
             self.display.note(f"nothing to resume in {self.run}: starting at step 0")
+        self.progress = self.progress.after(layout=self.plan.layout)
         step = self.resumed_at = self.progress.step
         self.metrics = StepMetrics(self.progress.unlogged)
         if self.world.is_main:
