@@ -79,6 +79,12 @@ def _sharing(config: str, module: str, **targets: str) -> dict[str, Entry]:
     return {name.replace("_", "-"): Entry(f"{module}:{target}", section) for name, target in targets.items()}
 
 
+def _positions(relative: bool, **targets: str) -> dict[str, Entry]:
+    """Entries of positions; `relative`: attention scores depend on distances."""
+    config, options = "sightline.recipe.model:PositionsConfig", {"relative": relative}
+    return {name: Entry(f"{_POSITIONS}:{target}", config, options=options) for name, target in targets.items()}
+
+
 def _of(module: str, **targets: str) -> dict[str, Entry]:
     """Entries of one module without a config."""
     return {name.replace("_", "-"): Entry(f"sightline.{module}:{target}") for name, target in targets.items()}
@@ -129,17 +135,10 @@ REGISTRIES: dict[str, dict[str, Entry]] = {
         "unnormalized": Entry(f"{_SCORES}:UnnormalizedScore", about="q·h / √Dh without a softmax: a mean over keys."),
         "unnormalized-dot": Entry(f"{_SCORES}:UnnormalizedDot", about="q·h without a softmax: a mean over keys."),
     },
-    "positions": _sharing(
-        "model:PositionsConfig",
-        _POSITIONS,
-        sinusoidal="Sinusoidal",
-        learned="Learned",
-        rotary="Rotation",
-        alibi="Alibi",
-        t5="Buckets",
-        shaw="RelativeKeys",
-        none="NoPositions",
-    ),
+    "positions": {
+        **_positions(False, sinusoidal="Sinusoidal", learned="Learned", rotary="Rotation", none="NoPositions"),
+        **_positions(True, alibi="Alibi", t5="Buckets", shaw="RelativeKeys"),
+    },
     "norm": _sharing("model:NormConfig", _NORMS, layer="LayerNorm", rms="RMSNorm", batch="BatchNorm"),
     "feedforward": {
         **dict.fromkeys(("relu", "gelu", "tanh", "swiglu"), _FEEDFORWARD),

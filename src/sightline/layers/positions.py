@@ -144,7 +144,7 @@ class Rotation(NamedTuple):
 
 
 class PositionEmbedding(nn.Module):
-    """Base class for position embeddings of plug-ins: `Embedding(width, **options)`."""
+    """Base class for further position embeddings: `Embedding(width, **options)`."""
 
     def forward(self, x: Tensor, positions: Tensor, reach: int) -> Tensor:
         """x (…, D) at positions (…,), all less than `reach` → (…, D)."""
@@ -152,7 +152,7 @@ class PositionEmbedding(nn.Module):
 
 
 class ScoreBias(nn.Module):
-    """Base class for distance biases of plug-ins, shared by all layers: `Bias(heads, causal=…, **options)`."""
+    """Base class for further distance biases, shared by all layers: `Bias(heads, causal=…, **options)`."""
 
     def forward(self, distances: Distances) -> Tensor:
         """(1, H, T, S), added to the scores."""

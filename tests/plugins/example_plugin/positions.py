@@ -39,5 +39,5 @@ class Recency(ScoreBias):
         return -self.slope * distances.matrix().abs().to(torch.float32)[None, None]  # (1, 1, T, S)
 
 
-sightline.register("positions", "parity", Parity)
+sightline.register("positions", "parity", Parity, relative=False)
 sightline.register("positions", "recency", Recency, config=RecencyConfig)

@@ -22,6 +22,7 @@ from sightline.recipe.model import (
     PositionsConfig,
 )
 from sightline.recipe.schema import Probability, Section, default_of, open_union
+from sightline.registry import entries
 from sightline.terminal import plural
 
 
@@ -101,8 +102,8 @@ class TransformerConfig(BodyConfig):
 
     @property
     def relative_positions(self) -> bool:
-        """True if scores depend on distances; assumed for positions of plug-ins."""
-        return self.positions.kind not in ("sinusoidal", "learned", "rotary", "none")
+        """True if scores depend on distances: assumed unless the registry entry says `relative=False`."""
+        return bool(entries("positions")[self.positions.kind].options.get("relative", True))
 
     @property
     def fits_packed_kernels(self) -> bool:
