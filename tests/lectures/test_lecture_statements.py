@@ -237,6 +237,8 @@ def test_an_lstm_is_the_formula_of_the_slides() -> None:
         assert c.shape == h.shape == (WIDTH,)
         expected.append(torch.softmax(model.output.weight @ h + model.output.bias, -1))
     torch.testing.assert_close(probabilities(model, 5, 7, 9), torch.stack(expected), **CLOSE)
+    with record(model):  # gate by gate, as traces show it
+        torch.testing.assert_close(probabilities(model, 5, 7, 9), torch.stack(expected), **CLOSE)
 
 
 @torch.no_grad()
