@@ -30,23 +30,23 @@ def streams(*arguments: object) -> tuple[str, str]:
 
 
 def test_lecture_example_walkthrough() -> None:
-    shown = run("lecture-example")
+    shown = run("walkthrough", "lecture-example")
     places = [
-        shown.index(name) for name in ("1. source.tokens", "Q Kᵀ / √d_k", "softmax(scores)", "probabilities", "3.081")
+        shown.index(name) for name in ("1. source.tokens", "Q Kᵀ / √d_k", "softmax(scores)", "probabilities", "2.126")
     ]
     assert places == sorted(places)
 
 
 def test_walkthrough_of_layer_head_and_step() -> None:
-    shown = run("lecture-example", "--layer", "0", "--head", "1", "--step", "2")
+    shown = run("walkthrough", "lecture-example", "--layer", "0", "--head", "0", "--step", "2")
     assert "decoder.layers.0.cross_attention.weights" in shown
-    assert "(step 2, head 1)" in shown
+    assert "(step 2, head 0)" in shown
     assert "feedforward.hidden" not in shown
 
 
 def test_a_cell_is_explained() -> None:
     printed_text = run("lecture-example", "--cell", "decoder.0.cross_attention.products[0,0,2,1]")
-    assert printed_text.startswith("−4.508 = (−1.535)·1.313 + 1.136·(−2.275) + ")
+    assert printed_text.startswith("−1.346 = (−0.5839)·1.46 + 0.6318·1.714 + ")
 
 
 @pytest.mark.parametrize("view", ["steps", "tokens"])
@@ -66,7 +66,7 @@ def test_a_trace_is_saved_exported_and_written_as_json(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     steps = {step["name"]: step for step in json.loads(file.read_text(encoding="utf-8"))["steps"]}
     weights = steps["decoder.layers.0.cross_attention.weights"]
-    assert weights["shape"] == [1, 2, 3, 3]
+    assert weights["shape"] == [1, 1, 3, 3]
     assert weights["inputs"] == ["decoder.layers.0.cross_attention.scores"]
     assert sum(weights["values"][0][0][0]) == pytest.approx(1)
 
@@ -245,7 +245,7 @@ LECTURE = "lecture-example"
         (["heads", LECTURE, "--html", "a.html"], "No such option: --html", 2),
         (["tokens", LECTURE, "--layer", "0"], "No such option: --layer", 2),
         (["tokens", LECTURE, "--step", "99"], "--step 99: the output has no such token", 1),
-        ([LECTURE, "text"], "has a text and a target of its own", 1),
+        (["walkthrough", LECTURE, "text"], "has a text and a target of its own", 1),
         (["cell", LECTURE, "loss"], "write it as NAME[0,0,2,1]", 1),
         (["cell", LECTURE, "los[]"], "nothing named 'los' was recorded; there is loss", 1),
         (["beam", LECTURE], "a search needs a run folder", 1),
@@ -289,6 +289,7 @@ def test_wrong_arguments_are_named_with_a_remedy(
         ([LECTURE, "--view", "heads"], ["heads", LECTURE]),
         ([LECTURE, "--view=tokens", "--step", "1"], ["tokens", LECTURE, "--step", "1"]),
         ([LECTURE, "--cell", "loss[]"], ["cell", LECTURE, "loss[]"]),
+        ([LECTURE, "--layer", "0", "--step", "1"], ["walkthrough", LECTURE, "--layer", "0", "--step", "1"]),
         ([RUN, "good", "--view", "walk"], [RUN, "good"]),
         ([RUN, "good", "--attribute", "occlusion"], ["attribution", RUN, "good", "--method", "occlusion"]),
         ([RUN, "good", "--ablate", "encoder.0.self.0", "--corpus", "test"], None),

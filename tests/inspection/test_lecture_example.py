@@ -9,9 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sightline.inspection.tracing import LECTURE_SOURCE as SOURCE
-from sightline.inspection.tracing import LECTURE_TARGET as TARGET
-from sightline.inspection.tracing import lecture_model, lecture_trace
+from sightline.inspection.lecture_example import DEFAULT, ids, lecture_model, lecture_trace
 
 GOLDEN = Path(__file__).parent / "lecture_example.json"  # every matrix, to four digits
 
@@ -26,9 +24,11 @@ def test_every_matrix_and_the_loss_are_the_golden_ones() -> None:
 
 def test_lecture_model_shapes_and_tokens() -> None:
     model, trace = lecture_model(), lecture_trace()
+    assert model.source_embedding is model.target_embedding
     assert tuple(model.source_embedding.weight.shape) == tuple(model.output.weight.shape) == (11, 6)
-    assert trace["source.tokens"].tolist() == [list(SOURCE)] == [[5, 8, 9]]
-    assert trace["labels"].tolist() == [list(TARGET)] == [[6, 3, 4]]
+    assert trace["source.tokens"].tolist() == [[5, 8, 9]]
+    assert trace["target.tokens"].tolist() == [[2, 6, 3]]
+    assert trace["labels"].tolist() == [[6, 3, 4]]
 
 
 def test_the_weights_have_one_digit_behind_the_point() -> None:
@@ -39,6 +39,6 @@ def test_the_weights_have_one_digit_behind_the_point() -> None:
 
 def test_loss_is_mean_nll_of_targets() -> None:
     trace = lecture_trace()
-    chances = [float(trace["probabilities"][0, place, token]) for place, token in enumerate(TARGET)]
+    chances = [float(trace["probabilities"][0, place, token]) for place, token in enumerate(ids(DEFAULT.labels))]
     assert float(trace["loss"]) == pytest.approx(-sum(map(math.log, chances)) / 3, rel=1e-5)
     assert trace.about["loss"] == float(trace["loss"])

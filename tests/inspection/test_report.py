@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from sightline.inspection.tracing import lecture_trace
+from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.views import Subject
 from sightline.models.build import build_model
 from sightline.recipe import Recipe, Sampling
@@ -108,14 +108,14 @@ def test_the_lecture_example_is_reported_without_a_run(tmp_path: Path) -> None:
     write_report(Subject(recorded=lecture_trace()), tmp_path / "lecture.html", title="lecture-example")
     page = (tmp_path / "lecture.html").read_text(encoding="utf-8")
     assert set(read(page).titles) == {"Output", "Alignment", "Heads", "Walk-through"}
-    assert "3.08093" in page  # the loss
+    assert "2.12557" in page  # the loss
     assert '<annotation encoding="application/x-tex">Q K^{\\top} / \\sqrt {d_{k}}</annotation>' in page
 
 
 def test_numbers_of_small_matrices_can_be_read_without_scripts() -> None:
     page = report(gather(Subject(recorded=lecture_trace()), "lecture-example"))
     weight = float(lecture_trace()["decoder.0.cross_attention.weights"][0, 0, 0, 1])
-    assert f'title="we → predicts a · dog: {weight:.6g}">{weight:.3g}</td>' in page
+    assert f'title="&lt;s&gt; → predicts a · flies: {weight:.6g}">{weight:.3g}</td>' in page
 
 
 def test_numbers_of_a_picture_are_those_of_the_trace() -> None:

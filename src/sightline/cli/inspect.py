@@ -11,7 +11,7 @@ import typer
 
 from sightline.cli.claims import claims
 from sightline.cli.commands import group
-from sightline.cli.inspect_examples import attention_example
+from sightline.cli.inspect_examples import attention_example, lecture_example
 from sightline.cli.inspect_options import (
     Device,
     Drawn,
@@ -389,7 +389,7 @@ def _explain(subject: Subject, cell: str) -> str:
 
 _COMMANDS = (
     walkthrough, steps, tokens, heads, beam, experts, ablation, attribution, cell, numpy, report, trace,
-    gradients, gradient_flow, layer_norms, expert_shares, corpus, attention_example,
+    gradients, gradient_flow, layer_norms, expert_shares, corpus, attention_example, lecture_example,
 )  # fmt: skip
 inspect = group("inspect", about, {each.__name__.replace("_", "-"): each for each in _COMMANDS}, InspectGroup)
 inspect.add_typer(claims)

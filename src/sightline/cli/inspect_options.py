@@ -87,7 +87,7 @@ def on_text(options: str, *, printed: bool = False) -> Callable[[View], Callable
 
 def subject_of(run: str, words: Sequence[str] | None, target: str | None, device: str, **focus: Any) -> Subject:
     """The run with overrides, and the text to inspect."""
-    from sightline.inspection.tracing import LECTURE, lecture_trace
+    from sightline.inspection.lecture_example import LECTURE, lecture_trace
     from sightline.inspection.views import Subject
     from sightline.run import Run
 
@@ -165,13 +165,16 @@ class InspectGroup(Group):
         if args[:1] == ["gradients"] and _names_only_runs(args[1:]):
             print("sightline: this is now sightline inspect gradient-flow RUN …", file=sys.stderr)
             args = ["gradient-flow", *args[1:]]
-        if args and args[0] not in {*self.commands, "-h", "--help"}:
+        lecture = args[:1] == ["lecture-example"] and bool({word.partition("=")[0] for word in args} & _WALKTHROUGH)
+        if args and (lecture or args[0] not in {*self.commands, "-h", "--help"}):
             args = _without_flags([part for word in args for part in _split(word)], list(self.commands))
+            args = [self.default, *args] if args[0] == "lecture-example" else args
         return super().parse_args(ctx, args)
 
 
 # View or flag of an earlier version: the sub-command, and what its flags are now (None: left out).
 _VIEWS = {"walk": "walkthrough", "ablate": "ablation"}  # other views kept their names
+_WALKTHROUGH = {"--view", "--cell", "--layer", "--head", "--step", "--html", "--save", "--numpy", "--figure"}
 _ABLATION: dict[str, str | None] = {"--ablate": "--heads", "--corpus": "--on"}
 _FLAGS: dict[str, tuple[str, dict[str, str | None]]] = {
     "--ablate": ("ablation", _ABLATION),

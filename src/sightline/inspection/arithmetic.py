@@ -127,7 +127,8 @@ def _sum(terms: Sequence[str], values: Sequence[float]) -> str:
     return " + ".join(terms[:MOST_TERMS]) + f" + … ({len(rest)} more terms: {number(float(np.sum(rest)))})"
 
 
-def _products(left: Any, right: Any) -> str:
+def products(left: Any, right: Any) -> str:
+    """a₁·b₁ + a₂·b₂ + …"""
     pairs = [(float(a), float(b)) for a, b in zip(left, right, strict=True)]
     return _sum([f"{factor(number(a))}·{factor(number(b))}" for a, b in pairs], [a * b for a, b in pairs])
 
@@ -135,16 +136,16 @@ def _products(left: Any, right: Any) -> str:
 def matmul(at: Cell) -> str:
     a, b = at.arguments["a"], at.arguments["b"]
     if b.ndim == 1:
-        return _products(a[at.index], b)
+        return products(a[at.index], b)
     row = a[(*within(a[..., 0, 0], at.index[:-2]), at.index[-2])]
     column = b[(*within(b[..., 0, 0], at.index[:-2]), slice(None), at.index[-1])]
-    return _products(row, column)
+    return products(row, column)
 
 
 def linear(at: Cell) -> str:
     weight, bias = at.arguments["weight"], at.arguments.get("bias")
-    products = _products(at.arguments["x"][at.index[:-1]], weight[at.index[-1]])
-    return products if bias is None else f"{products} + {factor(number(bias[at.index[-1]]))}"
+    terms = products(at.arguments["x"][at.index[:-1]], weight[at.index[-1]])
+    return terms if bias is None else f"{terms} + {factor(number(bias[at.index[-1]]))}"
 
 
 def linear_relu(at: Cell) -> str:

@@ -2,8 +2,6 @@
 
 The output is decoded as usual; then one pass over text and output is recorded, in which each output token is predicted
 from those before it. Step-by-step search computes the same numbers (tested); one pass shows them together.
-
-`lecture_trace` traces the built-in example: a Transformer small enough to follow with a pencil.
 """
 
 from __future__ import annotations
@@ -22,9 +20,7 @@ from sightline.inspection.samples import refuse_label_sets
 from sightline.inspection.trace import Trace
 from sightline.layers.layout import Padded
 from sightline.models.ngram import CountedModel
-from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.data import MASK
-from sightline.recipe.model import ModelConfig
 from sightline.tasks.base import Task
 from sightline.terminal import plural
 from sightline.text.tokenizer import END, SPECIALS, START
@@ -281,62 +277,4 @@ def _trace_labels(
     }
     if places is not None:
         trace.about["places"] = places.flatten().nonzero()[:, 0].tolist()  # where a label is predicted
-    return trace
-
-
-# --- the example of the lecture ---------------------------------------------------------------------------------------
-
-LECTURE = "lecture-example"
-LECTURE_WORDS = ("I", "you", "we", "see", "hear", "learn", "a", "the", "dog", "cat", "song")
-LECTURE_SOURCE, LECTURE_TARGET = (5, 8, 9), (6, 3, 4)
-_BODY = {
-    "kind": "transformer",
-    "layers": 1,
-    "heads": 2,
-    "feedforward": {"kind": "relu", "width": 8},
-    "norm": {"kind": "layer", "place": "post"},
-    "positions": {"kind": "sinusoidal", "max_positions": 8},
-    "dropout": 0.0,
-}
-
-
-def lecture_model() -> Seq2Seq:
-    """Build the original Transformer block (post-norm, ReLU, sinusoids) at width 6 with fixed weights.
-
-    The weights have one digit after the point, so that every number from embedding to loss can be checked by hand.
-    """
-    config = ModelConfig.model_validate({"width": 6, "encoder": _BODY, "decoder": _BODY, "tie": "none"})
-    model = Seq2Seq(config, len(LECTURE_WORDS), len(LECTURE_WORDS)).eval()
-    generator = np.random.default_rng(11)
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            if "norm" in name:
-                parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-            else:
-                largest = 2 if name.endswith("bias") else 9
-                tenths = generator.integers(-largest, largest, tuple(parameter.shape), endpoint=True)
-                parameter.copy_(torch.from_numpy(tenths / 10.0))
-    return model
-
-
-def lecture_trace() -> Trace:
-    """Trace the example up to its loss."""
-    formulas = ("tokens", "tokens before each")
-    trace = trace_pair(lecture_model(), LECTURE_SOURCE, LECTURE_TARGET, torch.device("cpu"), formulas)
-    source, target, given = (
-        [LECTURE_WORDS[token] for token in tokens]
-        for tokens in (LECTURE_SOURCE, LECTURE_TARGET, (START, *LECTURE_TARGET[:-1]))
-    )
-    trace.about = {
-        "task": "seq2seq",
-        "text": " ".join(source),
-        "output": " ".join(target),
-        "forced": True,
-        "source_tokens": source,
-        "given_tokens": given,
-        "target_tokens": target,
-        "labels": list(LECTURE_WORDS),
-        "loss": float(trace["loss"]),
-        "notes": ["The lecture's example: untrained, with weights chosen to be followed by hand."],
-    }
     return trace

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 from torch import Tensor, nn
 
@@ -157,7 +156,7 @@ def update_view(
         Text(f"loss after one step of {optimizer} with learning rate {lr:g}: {update.loss_after:.4f}"),
         Text(""),
     ]
-    shown = [*lines, _table(update), *([] if chosen is None else _in_full(chosen))]
+    shown = [*lines, *_lines(update), *([] if chosen is None else _in_full(chosen))]
 
     def record() -> dict[str, Any]:
         numbers = {"loss": update.loss, "nll": update.nll, "loss_after": update.loss_after}
@@ -174,16 +173,23 @@ def update_view(
     return InspectionView(Group(*shown), record)
 
 
-def _table(update: Update) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for column, justify in (("weight", "left"), ("shape", "left"), ("‖g‖", "right"), ("‖w′ − w‖", "right")):
-        table.add_column(column, justify=justify, no_wrap=True)  # type: ignore[arg-type]
-    table.add_column("largest entries of g", overflow="fold")
-    for each in update.weights:
-        largest = ", ".join(f"[{', '.join(map(str, index))}] {number(value)}" for index, value in each.largest())
-        shape = "×".join(map(str, each.gradient.shape)) or "1"
-        table.add_row(each.name, shape, number(each.norm), number(each.step), Text(largest if each.norm else "none"))
-    return table
+def _lines(update: Update) -> list[RenderableType]:
+    """Two lines for each weight: shape and norms, then the largest entries of its gradient."""
+    rows = [("weight", "shape", "‖g‖", "‖w′ − w‖")]
+    rows += [
+        (each.name, "×".join(map(str, each.gradient.shape)) or "1", number(each.norm), number(each.step))
+        for each in update.weights
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines: list[RenderableType] = []
+    for place, (name, shape, norm, step) in enumerate(rows):
+        line = f"{name:<{widths[0]}}  {shape:<{widths[1]}}  {norm:>{widths[2]}}  {step:>{widths[3]}}"
+        lines.append(Text(line, style="bold" if place == 0 else ""))
+        if place and update.weights[place - 1].norm:
+            largest = update.weights[place - 1].largest()
+            entries = ", ".join(f"[{', '.join(map(str, index))}] {number(value)}" for index, value in largest)
+            lines.append(Text(f"  largest entries of g: {entries}", style="dim"))
+    return lines
 
 
 def _in_full(weight: WeightUpdate) -> list[RenderableType]:
