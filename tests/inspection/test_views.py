@@ -15,7 +15,7 @@ from sightline.decoding.scoring import log_probabilities
 from sightline.inspection.ablation import ablated
 from sightline.inspection.alignment import alignment_of
 from sightline.inspection.attention import first_seen, receptive_fields, routings, trace_heads
-from sightline.inspection.tracing import lecture_trace
+from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.views import (
     InspectionView,
     Subject,

@@ -14,9 +14,9 @@ from traced_models import bodies, traced
 
 from sightline.inspection.arithmetic import number
 from sightline.inspection.formulas import latex
+from sightline.inspection.lecture_example import lecture_trace
 from sightline.inspection.recorder import record_arithmetic
 from sightline.inspection.trace import Record, Trace
-from sightline.inspection.tracing import lecture_trace
 from sightline.inspection.walkthrough import Walkthrough, render_values
 from sightline.layers.recurrent import Recurrence
 from sightline.layers.scores import Dot
@@ -208,7 +208,7 @@ def test_rows_and_columns_of_a_decoder_are_the_tokens_it_reads() -> None:
     assert steps["logits"].rows == steps["probabilities"].rows == predicting
     for part in ("encoder.layers.0.attention", "decoder.layers.0.attention", "decoder.layers.0.cross_attention"):
         for point in ("query", "key", "value"):
-            assert steps[f"{part}.{point}"].record.shape == (1, 2, 3, 3)  # (B, H, T, d_k) everywhere
+            assert steps[f"{part}.{point}"].record.shape == (1, 1, 3, 6)  # (B, H, T, d_k) everywhere
     assert steps["encoder.layers.0.attention.scores"].record.formula == "Q Kᵀ / √d_k"
 
 
