@@ -47,6 +47,7 @@ def recipe(decoder: dict[str, Any], **data: Any) -> dict[str, Any]:
             "context": "sentence",
             "train": [{"kind": "plain", "file": "train.txt"}],
             "validation": {"kind": "plain", "file": "valid.txt"},
+            "tests": {"unseen": {"kind": "plain", "file": "unseen.txt"}},
             **data,
         },
         "tokenizer": {"kind": "word", "min_count": 1},
@@ -70,6 +71,7 @@ def write(folder: Path, content: dict[str, Any]) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "train.txt").write_text("".join(f"{line}\n" for line in SENTENCES))
     (folder / "valid.txt").write_text("".join(f"{line}\n" for line in HELD_OUT))
+    (folder / "unseen.txt").write_text("I want food\nChinese I\n")
     (folder / "recipe.yaml").write_text(yaml.safe_dump(content))
     return folder / "recipe.yaml"
 
@@ -251,9 +253,8 @@ def test_an_unseen_bigram_has_probability_zero_and_the_perplexity_is_infinite(ru
 
 
 def test_an_infinite_perplexity_is_reported(runs: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "unseen.txt").write_text("I want food\nChinese I\n")
     report = tmp_path / "report.json"
-    shown = invoke("evaluate", str(runs["bigram"]), "--reference", str(tmp_path / "unseen.txt"), "--json", str(report))
+    shown = invoke("evaluate", str(runs["bigram"]), "--json", str(report))
     assert "perplexity inf [inf, inf]" in shown and "3 of 7 tokens have probability 0" in shown
     (score,) = json.loads(report.read_text(), parse_constant=pytest.fail)[0]["scores"]
     assert score["value"] == "Infinity"
@@ -361,3 +362,9 @@ def test_next_words_exclude_options_of_a_search(runs: dict[str, Path], more: lis
     command = ["predict", str(runs["lstm"]), "--prompt", "I", "--next", "2", *more]
     with pytest.raises(ValueError, match="--next lists words; leave one of them out"):
         CliRunner().invoke(app, command, catch_exceptions=False)
+
+
+def test_an_infinite_perplexity_is_compared_without_a_test(runs: dict[str, Path]) -> None:
+    for systems in (["bigram", "n-gram"], ["lstm", "bigram"]):
+        shown = invoke("compare", *(str(runs[name]) for name in systems), "--on", "unseen")
+        assert "inf" in shown and "no difference was tested" in shown.replace("\n", " ")

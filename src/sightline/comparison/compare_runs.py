@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -206,6 +207,8 @@ def _system_results(
             name: judge([each[name] for each in baseline], [each[name] for each in measurements])
             for name in names
             if results and name in baseline[0]
+            # an infinite perplexity (n-grams without smoothing) has no difference to test
+            and all(math.isfinite(each[name].value) for each in (*baseline, *measurements))
         }
         qualities = {name: MetricResult.of(name, [run.scores[name] for run in runs]) for name in names}
         results.append(SystemResult(system.name, runs, qualities, verdicts))

@@ -16,8 +16,10 @@ def conclusions(comparison: ComparisonResult) -> list[str]:
 
 def _conclusion(comparison: ComparisonResult, system: SystemResult) -> str:
     metric = comparison.metrics[0]
-    baseline, verdict = comparison.baseline, system.verdicts[metric]
-    label = METRICS[metric].name
+    baseline, verdict, label = comparison.baseline, system.verdicts.get(metric), METRICS[metric].name
+    if verdict is None:  # a value is infinite
+        ours, theirs = (each.qualities[metric].value for each in (system, baseline))
+        return f"{system.name} has {label} {ours:.2f} and {baseline.name} {theirs:.2f}: no difference was tested."
     change = f"{label} {verdict.difference:+.{METRICS[metric].digits}f}, p {format_p(verdict.p)}"
     if _same_outputs(baseline, system):
         text = f"{system.name} does not differ from {baseline.name}: it has the same outputs ({change})"
