@@ -206,7 +206,8 @@ def _system_results(
         verdicts = {
             name: judge([each[name] for each in baseline], [each[name] for each in measurements])
             for name in names
-            if results and name in baseline[0]
+            if results
+            and name in baseline[0]
             # an infinite perplexity (n-grams without smoothing) has no difference to test
             and all(math.isfinite(each[name].value) for each in (*baseline, *measurements))
         }
