@@ -29,15 +29,15 @@ COMMAND = re.compile(rf"\bsightline (?:{'|'.join(VERBS)})(?= |$).*")
 # The only commands that run print their arguments.
 SHELL = r"""
 exec 3>&1 >/dev/null
-told() { printf '%s\037' "$@" >&3; printf '\036' >&3; }
-sightline() { told sightline "$@"; }
-python() { told python "$@"; }
+record() { printf '%s\037' "$@" >&3; printf '\036' >&3; }
+sightline() { record sightline "$@"; }
+python() { record python "$@"; }
 for block; do eval "$block"; done
 """
 
 
 @dataclass(frozen=True)
-class Said:
+class Snippet:
     """A piece of text and its page."""
 
     page: str
@@ -51,26 +51,26 @@ def name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def fenced(*languages: str) -> list[Said]:
+def fenced(*languages: str) -> list[Snippet]:
     """Code blocks in these languages; `""`: no language named."""
     return [
-        Said(name(page), block)
+        Snippet(name(page), block)
         for page in PAGES
         for language, block in FENCE.findall(page.read_text(encoding="utf-8"))
         if language in languages
     ]
 
 
-def spans() -> list[Said]:
+def spans() -> list[Snippet]:
     """Inline code, each on one line."""
     prose = {page: FENCE.sub("", page.read_text(encoding="utf-8")) for page in PAGES}
-    return [Said(name(page), " ".join(span.split())) for page, text in prose.items() for span in SPAN.findall(text)]
+    return [Snippet(name(page), " ".join(span.split())) for page, text in prose.items() for span in SPAN.findall(text)]
 
 
-def headers() -> list[Said]:
+def headers() -> list[Snippet]:
     """The header comment of each shipped recipe, without `#`."""
     return [
-        Said(recipe, "\n".join(line.removeprefix("#").strip() for line in _opening(file)))
+        Snippet(recipe, "\n".join(line.removeprefix("#").strip() for line in _opening(file)))
         for recipe, file in shipped_recipes().items()
     ]
 
@@ -83,20 +83,22 @@ def _opening(file: Path) -> list[str]:
 
 def commands(folder: Path) -> list[tuple[str, list[str]]]:
     """All commands in code blocks, inline code, recipe headers and help texts, split by a shell in an empty folder."""
-    said = fenced("", "bash")
-    said += [span for span in spans() if COMMAND.match(span.text) or span.text.startswith("python ")]
+    snippets = fenced("", "bash")
+    snippets += [span for span in spans() if COMMAND.match(span.text) or span.text.startswith("python ")]
     for header in headers():
         lines = header.text.replace("\\\n", " ")
-        said += [Said(header.page, re.sub(r" {2,}\(.*", "", found)) for found in COMMAND.findall(lines)]
+        snippets += [Snippet(header.page, re.sub(r" {2,}\(.*", "", result)) for result in COMMAND.findall(lines)]
     for verb, function in VERBS.items():
         lines = (inspect.getdoc(function) or "").splitlines()
-        said += [
-            Said(f"sightline {verb} --help", line) for line in lines if line.startswith("  ") and COMMAND.search(line)
+        snippets += [
+            Snippet(f"sightline {verb} --help", line)
+            for line in lines
+            if line.startswith("  ") and COMMAND.search(line)
         ]
-    said.sort(key=lambda one: one.page)
+    snippets.sort(key=lambda one: one.page)
     return [
         (page, words)
-        for page, blocks in groupby(said, lambda one: one.page)
+        for page, blocks in groupby(snippets, lambda one: one.page)
         for words in _words([block.text for block in blocks], page, folder)
     ]
 
@@ -112,4 +114,4 @@ def _words(blocks: list[str], page: str, folder: Path) -> list[list[str]]:
         check=False,
     )
     assert "syntax error" not in done.stderr, f"{page}: {done.stderr}"
-    return [told.split("\037")[:-1] for told in done.stdout.split("\036")[:-1]]
+    return [record.split("\037")[:-1] for record in done.stdout.split("\036")[:-1]]

@@ -75,10 +75,10 @@ def _tell_steps() -> None:
 
     for name in ("step", "validation"):
 
-        def told(self: Any, progress: Any, record: Any, name: str = name) -> None:
+        def emit(self: Any, progress: Any, record: Any, name: str = name) -> None:
             sys.audit(f"sightline.{name}", f"<{progress.step}>")
 
-        setattr(PlainDisplay, name, told)
+        setattr(PlainDisplay, name, emit)
 
 
 def obey(order: Order) -> None:

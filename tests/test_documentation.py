@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 import pytest
 import typer
 
-from documented import PAGES, ROOT, Said, commands, fenced, headers, name, spans
+from documented import PAGES, ROOT, Snippet, commands, fenced, headers, name, spans
 from sightline.cli.app import app
 from sightline.recipe import Recipe
 from sightline.recipe.checks import check_trainable
@@ -102,7 +102,7 @@ def test_every_recipe_named_is_shipped(shown: list[tuple[str, list[str]]]) -> No
 
 
 @pytest.mark.parametrize("block", fenced("yaml"), ids=lambda block: block.page)
-def test_every_piece_of_a_recipe_can_be_loaded(block: Said, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_piece_of_a_recipe_can_be_loaded(block: Snippet, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if block.page == "docs/plugins.md":
         request.getfixturevalue("plugin")
     document = read_yaml(block.text, block.page)
@@ -120,7 +120,7 @@ def test_every_piece_of_a_recipe_can_be_loaded(block: Said, tmp_path: Path, requ
 
 
 @pytest.mark.parametrize("block", fenced("python"), ids=lambda block: block.page)
-def test_every_piece_of_python_shown_imports_what_it_uses(block: Said) -> None:
+def test_every_piece_of_python_shown_imports_what_it_uses(block: Snippet) -> None:
     held = ast.parse(block.text).body
     imports = [each for each in held if isinstance(each, ast.Import | ast.ImportFrom)]
     names: dict[str, Any] = {}

@@ -65,7 +65,7 @@ def train(
 def load(run: Any, *, device: str = "auto", precision: str = "float32") -> Run:
     """Load a run folder, ready to predict; of a list of them, the ensemble.
 
-    A Run is returned as it is, unless another device or precision is asked for. `precision="bf16"` computes matrix
+    A Run is returned as it is, unless another device or precision is given. `precision="bf16"` computes matrix
     products in bfloat16, on CPUs that support it: faster, and a word here and there differs.
     """
     from sightline.run import Run

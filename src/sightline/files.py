@@ -221,7 +221,7 @@ def check_writable(path: Path) -> None:
 
 
 def _streams(path: Path) -> bool:
-    """Whether a path is a pipe, a device or another entry of /dev (/dev/stdout)."""
+    """Return True if a path is a pipe, a device or another entry of /dev (/dev/stdout)."""
     parts = path.absolute().parts
     if parts[1:2] == ("dev",):
         return parts[2:3] != ("shm",)  # a file system in memory

@@ -195,7 +195,7 @@ class Run:
     def options(self, **changes: Any) -> Decoding:
         """The recipe's decoding section with some keys changed, and one output each unless `nbest` asks for more.
 
-        Who asks for a beam wants a search: nothing is drawn then, nor chosen among what the recipe draws. `mbr` may be
+        A beam means search: the recipe's sampling and minimum Bayes risk are switched off. `mbr` may be
         a number of candidates, and 0 is none. What is None stays as it is.
         """
         own = self.recipe.decoding
@@ -424,7 +424,7 @@ class Run:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether some metric of the recipe looks at outputs; models of text are measured by the text itself."""
+        """True if some metric of the recipe needs decoded outputs."""
         return not self.recipe.of_text and needs_outputs(self.recipe.evaluation.metrics)
 
     def evaluate(
@@ -435,7 +435,7 @@ class Run:
         keep_outputs: bool = False,
         progress: Progress | None = None,
     ) -> Report:
-        """Score a test set with every metric of the recipe; `progress` is told how far that is.
+        """Score a test set with every metric of the recipe; `progress` reports how far it is.
 
         It is decoded where a metric needs outputs, or they are to be kept.
         """

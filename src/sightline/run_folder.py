@@ -149,7 +149,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def stopped_before_validation(run: Path) -> bool:
-    """Whether a training in this folder wrote metrics, and was interrupted before its first validation."""
+    """Return True if a training in this folder wrote metrics, and was interrupted before its first validation."""
     path = run / "metrics.jsonl"
     if not path.is_file():
         return False

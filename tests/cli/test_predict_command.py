@@ -276,7 +276,7 @@ def test_a_tagged_file_of_nothing_but_a_byte_order_mark_is_empty_too(tasks: Runs
         ("tag-gru", ["--prompt", "x"], "--prompt is for task: language-model"),
         ("tag-gru", ["--beam", "3"], "--beam applies to models that generate text"),
         ("tag-gru", ["--nbest", "2"], "a tagger has one answer"),
-        ("tag-gru", ["--format", "xml"], "--format xml is none we know; use conllu, columns, text"),
+        ("tag-gru", ["--format", "xml"], "--format xml is unknown; use conllu, columns, text"),
         ("tag-gru", ["--format", "conllu", "--column", "head"], "CoNLL-U has form, lemma, upos"),
         ("classify-mean", ["--format", "conllu"], "--format is for task: tagging"),
         ("classify-mean", ["--alignments", "x"], "has no attention to show"),

@@ -1,4 +1,4 @@
-"""A model whose distributions are written down, so that what a search must find is known."""
+"""A model with written-down distributions, so that the correct outputs of a search are known."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Rule = Callable[[int, list[int]], dict[int, float]]  # first source token, words
 
 @dataclass(frozen=True)
 class ScriptState:
-    """Which sentence each row is (its first source token), and what it has said."""
+    """The sentence of each row (its first source token), and its words so far."""
 
     sentences: Tensor  # (B, W)
-    said: Tensor  # (B, W, t)
+    words: Tensor  # (B, W, t)
 
     def select(self, parents: Tensor) -> ScriptState:
-        past = parents[:, :, None].expand(-1, -1, self.said.shape[2])
-        return ScriptState(self.sentences.gather(1, parents), self.said.gather(1, past))
+        past = parents[:, :, None].expand(-1, -1, self.words.shape[2])
+        return ScriptState(self.sentences.gather(1, parents), self.words.gather(1, past))
 
     def keep(self, sentences: Tensor) -> ScriptState:
-        return ScriptState(self.sentences[sentences], self.said[sentences])
+        return ScriptState(self.sentences[sentences], self.words[sentences])
 
     def append(self, other: ScriptState) -> ScriptState:
-        longest = max(self.said.shape[2], other.said.shape[2])
-        said = [pad(each.said, (longest - each.said.shape[2], 0), value=_NOTHING) for each in (self, other)]
-        return ScriptState(torch.cat([self.sentences, other.sentences]), torch.cat(said))
+        longest = max(self.words.shape[2], other.words.shape[2])
+        words = [pad(each.words, (longest - each.words.shape[2], 0), value=_NOTHING) for each in (self, other)]
+        return ScriptState(torch.cat([self.sentences, other.sentences]), torch.cat(words))
 
 
 class Script(nn.Module):
-    """Follows a rule, and counts the rows it is asked about at each step."""
+    """A model with the distributions of a rule; counts the rows of each step."""
 
     cross_attention_paths: tuple[str, ...] = ()
     longest: int | None = None
@@ -56,13 +56,13 @@ class Script(nn.Module):
     def advance(self, tokens: Tensor, state: ScriptState, layout: Layout | None = None) -> tuple[Tensor, ScriptState]:
         shape = state.sentences.shape
         self.rows.append(len(tokens))
-        said = torch.cat([state.said, tokens.view(*shape, 1)], dim=2)
+        words = torch.cat([state.words, tokens.view(*shape, 1)], dim=2)
         features = torch.full((len(tokens), 1, self.vocabulary), float("-inf"))
-        pairs = zip(state.sentences.flatten().tolist(), said.flatten(0, 1).tolist(), strict=True)
-        for row, (sentence, words) in enumerate(pairs):
-            for word, probability in self.rule(sentence, [w for w in words if w != _NOTHING][1:]).items():
+        pairs = zip(state.sentences.flatten().tolist(), words.flatten(0, 1).tolist(), strict=True)
+        for row, (sentence, row_words) in enumerate(pairs):
+            for word, probability in self.rule(sentence, [w for w in row_words if w != _NOTHING][1:]).items():
                 features[row, 0, word] = torch.tensor(probability).log()
-        return features, replace(state, said=said)
+        return features, replace(state, words=words)
 
     def logits(self, features: Tensor) -> Tensor:
         return features.clone()

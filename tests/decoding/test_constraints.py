@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from sightline.decoding import beam as beams
+from sightline.decoding import constrained_beam
 from sightline.decoding.engine import decode
 from sightline.decoding.processors import ForbiddenPhrases, MinLength, RequiredPhrases
 from sightline.decoding.request import Demands, Edges, make_requests
@@ -51,8 +51,8 @@ def contains(tokens: Sequence[int], phrase: Sequence[int]) -> bool:
 
 
 def keeps(tokens: Sequence[int], demands: Demands) -> bool:
-    said = all(contains(tokens, phrase) for phrase in demands.required)
-    return said and not any(contains(tokens, phrase) for phrase in demands.forbidden)
+    prefix = all(contains(tokens, phrase) for phrase in demands.required)
+    return prefix and not any(contains(tokens, phrase) for phrase in demands.forbidden)
 
 
 def repeats(tokens: Sequence[int], count: int) -> bool:
@@ -60,26 +60,26 @@ def repeats(tokens: Sequence[int], count: int) -> bool:
     return len(set(grams)) < len(grams)
 
 
-def best(model: Seq2Seq, source: list[int], wanted: Callable[[list[int]], bool], limit: int) -> list[list[int]]:
+def best(model: Seq2Seq, source: list[int], expected: Callable[[list[int]], bool], limit: int) -> list[list[int]]:
     """Every output of less than `limit` words that is as wanted, best first."""
     every = [list(words) for length in range(limit) for words in product(WORDS, repeat=length)]
-    every = [words for words in every if wanted(words)]
+    every = [words for words in every if expected(words)]
     logs = log_probabilities(model, [source] * len(every), every).tolist()
     scored = sorted(zip(every, logs, strict=True), key=lambda each: -each[1] / ((5 + len(each[0]) + 1) / 6))
     return [words for words, _ in scored]
 
 
 def constrained(model: Any, sources: list[list[int]], demands: Sequence[Demands], options: Decoding) -> list[Any]:
-    found = decode(model, make_requests(sources, demands=demands, edges=NOTHING), options)
-    return [[h.tokens for h in beams] for beams in found]
+    result = decode(model, make_requests(sources, demands=demands, edges=NOTHING), options)
+    return [[h.tokens for h in beams] for beams in result]
 
 
 @pytest.mark.parametrize("demands", DEMANDS)
 def test_a_wide_beam_finds_the_best_outputs_that_keep_to_the_rules(tiny: Seq2Seq, demands: Demands) -> None:
     options = Decoding(beam=1111, nbest=8, max_length=4, length_penalty=1.0, stopping="bound")
     for source in SOURCES[:2]:
-        (found,) = constrained(tiny, [source], [demands], options)
-        assert found == best(tiny, source, lambda words: keeps(words, demands), 4)[:8]
+        (result,) = constrained(tiny, [source], [demands], options)
+        assert result == best(tiny, source, lambda words: keeps(words, demands), 4)[:8]
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
@@ -87,10 +87,10 @@ def test_a_narrow_beam_says_all_that_it_must(tiny: Seq2Seq, beam: int) -> None:
     long = Demands(required=((4, 4, 4), (5, 6, 7), (8,), (4, 5), (5, 8, 9), (4, 9)))
     demands = [each for each in [*DEMANDS, long] if not each.forbidden]
     sources = [SOURCES[n % 3] for n in range(len(demands))]
-    for found, each in zip(
+    for result, each in zip(
         constrained(tiny, sources, demands, Decoding(beam=beam, max_length=16)), demands, strict=True
     ):
-        assert found and all(keeps(tokens, each) for tokens in found)
+        assert result and all(keeps(tokens, each) for tokens in result)
 
 
 def test_sentences_without_demands_are_searched_as_ever_among_others_with_some(tiny: Seq2Seq) -> None:
@@ -122,49 +122,49 @@ def test_a_phrase_that_has_no_room_leaves_no_output(tiny: Seq2Seq) -> None:
 
 def test_required_phrases_lift_the_ratio_to_the_source(tiny: Seq2Seq) -> None:
     long = Demands(required=(tuple(range(4, 13)) * 2,))
-    (found,) = constrained(tiny, [[6]], [long], Decoding(beam=3, max_ratio=0.1, max_length=40))  # 10 words otherwise
-    assert contains(found[0], long.required[0])
+    (result,) = constrained(tiny, [[6]], [long], Decoding(beam=3, max_ratio=0.1, max_length=40))  # 10 words otherwise
+    assert contains(result[0], long.required[0])
 
 
 def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any]) -> None:
     """Piece 6 begins a word, 7 goes on with it: 6 alone must be said, and 6 7 is another word."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        if said[-1:] == [6]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        if prefix[-1:] == [6]:
             return {7: 0.95, 8: 0.04, END: 0.01}
         return {8: 0.5, 6: 0.2, END: 0.3}
 
-    within, goes_on = (torch.zeros(12, dtype=torch.bool) for _ in range(2))
-    within[[6, 7, 8]] = goes_on[7] = True
+    within, continues_word = (torch.zeros(12, dtype=torch.bool) for _ in range(2))
+    within[[6, 7, 8]] = continues_word[7] = True
     demands = [Demands(required=((6,),))]
-    for edges, expected in ((NOTHING, True), (Edges(within, goes_on), False)):
-        edges = Edges(edges.within[:12], edges.goes_on[:12])
+    for edges, expected in ((NOTHING, True), (Edges(within, continues_word), False)):
+        edges = Edges(edges.within[:12], edges.continues_word[:12])
         options = Decoding(beam=4, max_length=6)
-        found = decode(script(rule), make_requests([[5]], demands=demands, edges=edges), options)
-        assert contains(found[0][0].tokens, [6, 7]) is expected
-        assert 6 in found[0][0].tokens
+        result = decode(script(rule), make_requests([[5]], demands=demands, edges=edges), options)
+        assert contains(result[0][0].tokens, [6, 7]) is expected
+        assert 6 in result[0][0].tokens
 
 
-def edges_of(within: Sequence[int], goes_on: Sequence[int]) -> Edges:
+def edges_of(within: Sequence[int], continues_word: Sequence[int]) -> Edges:
     """Of a script's pieces: those after which a word can go on, and those that go on with one."""
-    return Edges(*(torch.tensor([piece in some for piece in range(12)]) for some in (within, goes_on)))
+    return Edges(*(torch.tensor([piece in some for piece in range(12)]) for some in (within, continues_word)))
 
 
 def said_with(model: Any, sources: list[list[int]], demands: list[Demands], edges: Edges, **options: Any) -> list[Any]:
     request = make_requests(sources, demands=demands, edges=edges)
-    found = decode(model, request, Decoding.model_validate({"beam": 4, "max_length": 8, **options}))
-    return [[h.tokens for h in beams] for beams in found]
+    result = decode(model, request, Decoding.model_validate({"beam": 4, "max_length": 8, **options}))
+    return [[h.tokens for h in beams] for beams in result]
 
 
 def test_behind_a_phrase_that_ends_with_a_mark_a_word_may_come_at_once(script: type[Any]) -> None:
     """Piece 6 is a mark, and 7 the letters behind it: no word goes on there."""
-    model = script(lambda first, said: {7: 0.95, END: 0.05} if said == [6] else {END: 1.0} if said else {6: 1.0})
+    model = script(lambda first, prefix: {7: 0.95, END: 0.05} if prefix == [6] else {END: 1.0} if prefix else {6: 1.0})
     assert said_with(model, [[5]], [Demands(required=((6,),))], edges_of([7], [7])) == [[[6, 7]]]
 
 
 def test_what_was_said_once_may_be_the_beginning_of_a_word_later(script: type[Any]) -> None:
     wish = [6, 8, 6, 7, END]
-    model = script(lambda first, said: {wish[min(len(said), 4)]: 0.9, 9: 0.06, END: 0.04})
+    model = script(lambda first, prefix: {wish[min(len(prefix), 4)]: 0.9, 9: 0.06, END: 0.04})
     ((best_, *_),) = said_with(model, [[5]], [Demands(required=((6,),))], edges_of([6, 7, 8, 9], [7]))
     assert best_ == wish[:-1]
 
@@ -172,10 +172,10 @@ def test_what_was_said_once_may_be_the_beginning_of_a_word_later(script: type[An
 def test_what_has_just_been_said_is_known_when_others_leave_the_batch(script: type[Any]) -> None:
     """The first is done when the second has said 6, which 7 would make another word."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        if first == 4 or len(said) == 3:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        if first == 4 or len(prefix) == 3:
             return {END: 1.0}
-        return {7: 0.9, 8: 0.1} if said[-1:] == [6] else {6: 0.9, 8: 0.1}
+        return {7: 0.9, 8: 0.1} if prefix[-1:] == [6] else {6: 0.9, 8: 0.1}
 
     demands, edges = [Demands(), Demands(required=((6,),))], edges_of([6, 7, 8], [7])
     together = said_with(script(rule), [[4], [5]], demands, edges)
@@ -187,32 +187,32 @@ def test_a_word_that_begins_two_phrases_is_offered_once_and_counts_once(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted: list[list[int]] = []
-    in_turn = beams.in_turn
+    in_turn = constrained_beam.in_turn
 
     def watched(totals: torch.Tensor, banks: torch.Tensor, count: int, most: int) -> torch.Tensor:
         alive = totals > float("-inf")
         counted.append(sorted(banks[alive].tolist(), reverse=True))
         return in_turn(totals, banks, count, most)
 
-    monkeypatch.setattr(beams, "in_turn", watched)
+    monkeypatch.setattr(constrained_beam, "in_turn", watched)
     shares = {**dict.fromkeys(range(5, 12), 0.13), 4: 0.01, END: 0.08}
     demands = [Demands(required=((4, 5), (4, 6)))]
-    said_with(script(lambda first, said: shares), [[5]], demands, edges_of([], []), beam=2)
+    said_with(script(lambda first, prefix: shares), [[5]], demands, edges_of([], []), beam=2)
     assert counted[0] == [1, 0, 0, 0, 0]  # the four best words, and 4
 
 
 def test_banks_take_turns_and_what_there_is_not_has_none() -> None:
     never = float("-inf")
     totals = torch.tensor([[-1.0, -2.0, never, -3.0, -4.0], [-5.0, -1.0, -2.0, -3.0, -4.0]])
-    found = beams.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
-    assert found.tolist() == [[0, 1, 3, 4], [3, 4, 1, 0]]
+    result = constrained_beam.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
+    assert result.tolist() == [[0, 1, 3, 4], [3, 4, 1, 0]]
 
 
 def test_an_output_begins_as_if_a_space_stood_before_it() -> None:
     edges = Edges(*(torch.zeros(12, dtype=torch.bool) for _ in range(2)), space=5)
     required = RequiredPhrases.of([Demands(required=((5, 6),))], edges, "cpu")
-    said = torch.tensor([[[START], [5], [6]]])
-    assert required.begun(said)[0, :, 0].tolist() == [[True, True], [True, True], [True, False]]
+    prefix = torch.tensor([[[START], [5], [6]]])
+    assert required.prefix_matches(prefix)[0, :, 0].tolist() == [[True, True], [True, True], [True, False]]
 
 
 def test_a_phrase_that_is_asked_for_twice_is_one() -> None:
@@ -231,7 +231,9 @@ def test_those_who_stay_in_a_batch_keep_their_own_rules() -> None:
 
 
 def test_what_is_forbidden_apart_is_so_by_what_stands_before_all_of_it(script: type[Any]) -> None:
-    model = script(lambda first, said: [{7: 0.9, 6: 0.1}, {7: 0.4, 8: 0.6}, {8: 1.0}, {END: 1.0}][min(len(said), 3)])
+    model = script(
+        lambda first, prefix: [{7: 0.9, 6: 0.1}, {7: 0.4, 8: 0.6}, {8: 1.0}, {END: 1.0}][min(len(prefix), 3)]
+    )
     demands, edges = [Demands(apart=((7, 8),))], edges_of([6, 7], [])
     assert said_with(model, [[5]], demands, edges, beam=1) == [[[7, 7, 8]]]  # not 7 8, which begins a word there
 
@@ -239,19 +241,19 @@ def test_what_is_forbidden_apart_is_so_by_what_stands_before_all_of_it(script: t
 def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> None:
     within = torch.zeros(12, dtype=torch.bool)
     within[[6, 7]] = True
-    model = script(lambda first, said: {7: 0.9, 6: 0.1} if len(said) < 3 else {END: 1.0})
+    model = script(lambda first, prefix: {7: 0.9, 6: 0.1} if len(prefix) < 3 else {END: 1.0})
     demands = [Demands(apart=((7,),))]
     edges = Edges(within, torch.zeros(12, dtype=torch.bool))
-    (found,) = decode(model, make_requests([[5]], demands=demands, edges=edges), Decoding(beam=1))
-    assert found[0].tokens == [6, 7, 7]  # not at the beginning, where no word stands before it
+    (result,) = decode(model, make_requests([[5]], demands=demands, edges=edges), Decoding(beam=1))
+    assert result[0].tokens == [6, 7, 7]  # not at the beginning, where no word stands before it
 
 
 def test_a_forced_prefix_is_above_the_rules(tiny: Seq2Seq) -> None:
     options = Decoding(beam=3, max_length=9, no_repeat=1, min_length=5)
     demands = [Demands(forbidden=((8,),))]
-    (found,) = decode(tiny, make_requests(SOURCES[:1], [[8, 8]], demands=demands, edges=NOTHING), options)
-    assert found[0].tokens[:2] == [8, 8] and 8 not in found[0].tokens[2:]
-    assert torch.isfinite(torch.tensor(found[0].score))
+    (result,) = decode(tiny, make_requests(SOURCES[:1], [[8, 8]], demands=demands, edges=NOTHING), options)
+    assert result[0].tokens[:2] == [8, 8] and 8 not in result[0].tokens[2:]
+    assert torch.isfinite(torch.tensor(result[0].score))
 
 
 WAYS = [
@@ -267,8 +269,8 @@ WAYS = [
 def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: int) -> None:
     sources = [[4 + (3 * n + k) % 9 for k in range(1 + n % 6)] for n in range(12)]
     shape = {"max_length": 16, "min_length": 9 if count > 1 else 0, **changes}
-    found = decode(tiny, make_requests(sources), Decoding.model_validate({**shape, "no_repeat": count}))
-    assert not any(repeats(h.tokens, count) for beams in found for h in beams)
+    result = decode(tiny, make_requests(sources), Decoding.model_validate({**shape, "no_repeat": count}))
+    assert not any(repeats(h.tokens, count) for beams in result for h in beams)
     plain = decode(tiny, make_requests(sources), Decoding.model_validate(shape))
     assert count == 3 or any(repeats(h.tokens, count) for beams in plain for h in beams)  # else it would show nothing
 
@@ -277,34 +279,34 @@ def test_no_sequence_comes_twice(tiny: Seq2Seq, changes: dict[str, Any], count: 
 def test_without_repeats_and_with_a_least_length_it_is_an_exhaustive_search(tiny: Seq2Seq, count: int) -> None:
     exhaustive = {"length_penalty": 1.0, "stopping": "bound"}
     options = Decoding(beam=1111, nbest=6, max_length=4, no_repeat=count, min_length=2, **exhaustive)
-    (found,) = decode(tiny, make_requests(SOURCES[:1]), options)
-    wanted = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
-    assert [h.tokens for h in found] == wanted[:6]
+    (result,) = decode(tiny, make_requests(SOURCES[:1]), options)
+    expected = best(tiny, SOURCES[0], lambda words: len(words) >= 2 and not repeats(words, count), 4)
+    assert [h.tokens for h in result] == expected[:6]
 
 
 @pytest.mark.parametrize("changes", WAYS)
 def test_no_output_is_shorter_than_the_least_length(script: type[Any], changes: dict[str, Any]) -> None:
     """Nor than what the source's length alone would allow: a source of one token may become 13 otherwise."""
-    model = script(lambda first, said: {END: 0.9, 6: 0.06, 7: 0.04})
+    model = script(lambda first, prefix: {END: 0.9, 6: 0.06, 7: 0.04})
     options = {"max_length": 30, "max_ratio": 1.0, **changes}
-    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "min_length": 20}))
-    assert {len(h.tokens) for beams in found for h in beams} & {20} and all(
-        len(h.tokens) >= 20 for beams in found for h in beams
+    result = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "min_length": 20}))
+    assert {len(h.tokens) for beams in result for h in beams} & {20} and all(
+        len(h.tokens) >= 20 for beams in result for h in beams
     )
 
 
 def test_an_output_that_has_nothing_left_to_say_ends(script: type[Any]) -> None:
-    model = script(lambda first, said: {6: 0.6, 7: 0.3, END: 0.1})
+    model = script(lambda first, prefix: {6: 0.6, 7: 0.3, END: 0.1})
     options = Decoding(beam=1, no_repeat=1, min_length=5, max_length=9)
-    (found,) = decode(model, make_requests([[5]]), options)
-    assert found[0].tokens == [6, 7]
+    (result,) = decode(model, make_requests([[5]]), options)
+    assert result[0].tokens == [6, 7]
 
 
 def test_the_least_length_of_a_continuation_counts_new_tokens(script: type[Any]) -> None:
-    model = script(lambda first, said: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
+    model = script(lambda first, prefix: {END: 0.9, 6: 0.08, 7: 0.01, 8: 0.01})
     options = Decoding(beam=2, min_length=3, max_length=8, length_penalty=0.0)
-    found = decode(model, make_requests(prefixes=[[7, 7], [8]]), options)
-    assert [beams[0].tokens for beams in found] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]
+    result = decode(model, make_requests(prefixes=[[7, 7], [8]]), options)
+    assert [beams[0].tokens for beams in result] == [[7, 7, 6, 6, 6], [8, 6, 6, 6]]
 
 
 def test_no_repeat_goes_with_words_that_only_a_sentence_since_done_could_copy() -> None:

@@ -47,8 +47,8 @@ def run(model: Any, requests: list[Request], *, every: int = 1, bulk: bool = Fal
     return [outputs[number] for number in numbers]
 
 
-def assert_alike(found: list[list[Hypothesis]], wanted: list[list[Hypothesis]]) -> None:
-    for ours, theirs in zip(found, wanted, strict=True):
+def assert_alike(result: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    for ours, theirs in zip(result, expected, strict=True):
         assert [h.tokens for h in ours] == [h.tokens for h in theirs]
         assert [h.truncated for h in ours] == [h.truncated for h in theirs]
         assert [h.score for h in ours] == pytest.approx([h.score for h in theirs], abs=CLOSE)
@@ -81,13 +81,13 @@ def check_bounded_cache(model: Seq2Seq, way: str) -> None:
     """Each request runs 14 steps and overlaps the next by 3: one leaves while no other joins."""
     lasting = {"min_length": 13, "max_length": 14}
     requests = [request(number, way=way, options=lasting) for number in range(4)]
-    engine, numbers, begun = Engine(model), list[int](), dict[int, int]()
+    engine, numbers, started = Engine(model), list[int](), dict[int, int]()
     for step in range(11 * len(requests) + 3):
         if step % 11 == 0 and len(numbers) < len(requests):
             numbers.append(engine.add(requests[step // 11]))
-            begun[numbers[-1]] = step
+            started[numbers[-1]] = step
         engine.step()
-        running = [step + 1 - begun[number] for number in engine.unfinished]
+        running = [step + 1 - started[number] for number in engine.unfinished]
         for search in [search for batch in engine.batches.values() for search in batch.searches()]:
             assert search.time == max(running)
             for state in decoder_states(search.state):
@@ -111,10 +111,10 @@ def test_so_they_have_in_every_kind_of_search(model: Seq2Seq, way: str, every: i
 def test_options_of_many_kinds_go_beside_one_another(model: Seq2Seq) -> None:
     ways = list(WAYS) * 3
     requests = [request(number, way=way) for number, way in enumerate(ways)]
-    wanted = alone(model, requests)
-    assert_alike(run(model, requests), wanted)
-    assert_alike(run(model, requests, every=0, bulk=True), wanted)
-    assert_alike(decode(model, requests), wanted)
+    expected = alone(model, requests)
+    assert_alike(run(model, requests), expected)
+    assert_alike(run(model, requests, every=0, bulk=True), expected)
+    assert_alike(decode(model, requests), expected)
 
 
 def test_phrases_are_those_of_each_request(model: Seq2Seq) -> None:
@@ -171,7 +171,7 @@ def test_when_all_are_cancelled_nothing_is_left(model: Seq2Seq) -> None:
 
 def test_requests_wait_while_there_is_no_room(script: type[Any]) -> None:
     """Two tokens each (a word and its end), and room for six."""
-    model = script(lambda first, said: {END: 1.0} if len(said) == 3 else {6: 1.0})
+    model = script(lambda first, prefix: {END: 1.0} if len(prefix) == 3 else {6: 1.0})
     engine = Engine(model)
     numbers = [engine.add(Request(source=[5], options=Decoding(beam=1, batch_tokens=6))) for _ in range(7)]
     outputs = engine.drain()
@@ -180,7 +180,7 @@ def test_requests_wait_while_there_is_no_room(script: type[Any]) -> None:
 
 
 def test_outputs_can_be_collected_as_soon_as_they_are_done(script: type[Any]) -> None:
-    model = script(lambda first, said: {END: 1.0} if len(said) == first - 4 else {6: 1.0})
+    model = script(lambda first, prefix: {END: 1.0} if len(prefix) == first - 4 else {6: 1.0})
     engine, order = Engine(model), []
     numbers = {engine.add(Request(source=[first], options=Decoding(beam=1))): first for first in (9, 5, 7, 6)}
     while engine.unfinished:
@@ -196,15 +196,15 @@ def test_tokens_and_steps_are_reported_to_the_request_they_belong_to(model: Seq2
         *(request(n, way="greedy", on_token=lambda token, sample, n=n: tokens[n].append(token)) for n in tokens),
         *(request(n, on_step=steps[n].append) for n in steps),
     ]
-    found = run(model, requests, every=2)
+    result = run(model, requests, every=2)
     for number in (0, 1):
-        assert tokens[number] == [*found[number][0].tokens, END]
+        assert tokens[number] == [*result[number][0].tokens, END]
         assert [step.step for step in steps[number]] == list(range(len(steps[number])))
         assert any(bool(step.done[0]) for step in steps[number][-1:])
 
 
 def test_a_request_may_be_added_while_another_reports_a_token(script: type[Any]) -> None:
-    engine = Engine(script(lambda first, said: {END: 1.0} if len(said) == 2 else {first: 1.0}))
+    engine = Engine(script(lambda first, prefix: {END: 1.0} if len(prefix) == 2 else {first: 1.0}))
     numbers: list[int] = []
 
     def more(token: int, sample: int) -> None:
@@ -243,10 +243,10 @@ def test_a_processor_of_ones_own_changes_what_is_written(script: type[Any], monk
             return EveryOther(self.rows + other.rows)
 
     monkeypatch.setitem(PROCESSORS, "every-other", EveryOther)
-    model = script(lambda first, said: {6: 0.6, 7: 0.3, END: 0.1})
+    model = script(lambda first, prefix: {6: 0.6, 7: 0.3, END: 0.1})
     requests = [
         Request(text, Decoding(beam=beam, max_length=4 + n), source=[5])
         for n, (text, beam) in enumerate([("marked", 1), ("", 1), ("marked", 2), ("marked", 1), ("", 2)])
     ]
-    found = run(model, requests)
-    assert [best.tokens[:4] for best, *_ in found] == [[6, 7, 6], [6] * 4, [6, 7, 6, 7], [6, 7, 6, 7], [6] * 4]
+    result = run(model, requests)
+    assert [best.tokens[:4] for best, *_ in result] == [[6, 7, 6], [6] * 4, [6, 7, 6, 7], [6, 7, 6, 7], [6] * 4]

@@ -79,31 +79,31 @@ def test_an_ensemble_of_equals_is_any_of_them(model: Seq2Seq, changes: dict[str,
 def test_different_models_are_averaged_word_by_word(mixed: list[Seq2Seq], logs: bool) -> None:
     weights = [0.5, 0.3, 0.2]
     together = Ensemble(mixed, weights=[5, 3, 2], mean="logs" if logs else "probabilities")
-    for source, (found,) in zip(SOURCES, decode(together, make_requests(SOURCES), options(beam=1)), strict=True):
+    for source, (result,) in zip(SOURCES, decode(together, make_requests(SOURCES), options(beam=1)), strict=True):
         total, past = 0.0, list[int]()
-        for word in [*found.tokens, END]:
+        for word in [*result.tokens, END]:
             shares = average(mixed, source, past, weights, logs)
             if len(past) < 8:
                 assert word == max([1, *range(3, 13)], key=lambda each: shares[each])
             total, past = total + float(np.log(shares[word])), [*past, word]
-        assert found.log_probability == pytest.approx(total, abs=1e-4)  # nine float32 log-probabilities
+        assert result.log_probability == pytest.approx(total, abs=1e-4)  # nine float32 log-probabilities
 
 
 def test_a_given_output_is_scored_by_the_average(mixed: list[Seq2Seq]) -> None:
     target = [7, 7, 4]
-    (found,) = log_probabilities(Ensemble(mixed), SOURCES[:1], [target])
+    (result,) = log_probabilities(Ensemble(mixed), SOURCES[:1], [target])
     words = [*target, END]
-    wanted = sum(np.log(average(mixed, SOURCES[0], words[:k], [1 / 3] * 3, False)[words[k]]) for k in range(4))
-    assert found == pytest.approx(wanted, abs=1e-5)
+    expected = sum(np.log(average(mixed, SOURCES[0], words[:k], [1 / 3] * 3, False)[words[k]]) for k in range(4))
+    assert result == pytest.approx(expected, abs=1e-5)
 
 
 def test_an_average_of_probabilities_is_not_one_of_logs() -> None:
     logs = [torch.tensor([0.9, 0.1]).log(), torch.tensor([0.2, 0.8]).log()]
-    found = mean_log_probabilities(logs, [0.5, 0.5], "probabilities").exp().tolist()
-    assert found == pytest.approx([0.55, 0.45])
+    result = mean_log_probabilities(logs, [0.5, 0.5], "probabilities").exp().tolist()
+    assert result == pytest.approx([0.55, 0.45])
     roots = [(0.9 * 0.2) ** 0.5, (0.1 * 0.8) ** 0.5]
-    found = mean_log_probabilities(logs, [0.5, 0.5], "logs").exp().tolist()
-    assert found == pytest.approx([root / sum(roots) for root in roots])
+    result = mean_log_probabilities(logs, [0.5, 0.5], "logs").exp().tolist()
+    assert result == pytest.approx([root / sum(roots) for root in roots])
 
 
 def test_coverage_is_the_mean_over_the_models_that_look(mixed: list[Seq2Seq]) -> None:
@@ -113,28 +113,28 @@ def test_coverage_is_the_mean_over_the_models_that_look(mixed: list[Seq2Seq]) ->
     for guess in decode(together, make_requests(SOURCES[:1]), chosen)[0]:
         covered = np.mean([looked(model, SOURCES[0], guess.tokens) for model in mixed[:2]], axis=0).sum(0)
         penalty = 0.4 * np.log(np.minimum(covered, 1.0)).sum()
-        wanted = guess.log_probability / ((5 + len(guess.tokens) + 1) / 6) ** 0.7 + penalty
-        assert guess.score == pytest.approx(wanted, abs=1e-4)
+        expected = guess.log_probability / ((5 + len(guess.tokens) + 1) / 6) ** 0.7 + penalty
+        assert guess.score == pytest.approx(expected, abs=1e-4)
 
 
 def looked(model: Seq2Seq, source: list[int], target: list[int]) -> np.ndarray:
     """(T + 1, S + 1) the mean over all layers and heads."""
-    heard: dict[str, list[torch.Tensor]] = {}
+    taps: dict[str, list[torch.Tensor]] = {}
 
     def hear(tapped: Tapped) -> None:
         if tapped.name.endswith(".weights"):
-            heard.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))
+            taps.setdefault(tapped.name, []).append(tapped.tensor[0].mean(0))
 
     with torch.no_grad(), on_taps(model, hear, model.cross_attention_paths):
         state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
         model.advance(torch.tensor([[START, *target]]), state)
-    return np.mean([torch.cat(parts).numpy() for parts in heard.values()], axis=0)
+    return np.mean([torch.cat(parts).numpy() for parts in taps.values()], axis=0)
 
 
 def test_where_an_ensemble_looked_is_the_mean_of_those_that_look(mixed: list[Seq2Seq]) -> None:
-    found = attention_to_source(Ensemble(mixed), SOURCES[0], [5, 6])
+    result = attention_to_source(Ensemble(mixed), SOURCES[0], [5, 6])
     parts = [attention_to_source(model, SOURCES[0], [5, 6]) for model in mixed[:2]]
-    np.testing.assert_allclose(found, np.mean(parts, axis=0))
+    np.testing.assert_allclose(result, np.mean(parts, axis=0))
     assert attention_to_source(Ensemble(mixed[2:]), SOURCES[0], [5]) is None
     (links,) = strongest_links(Ensemble(mixed), SOURCES[:1], [[5, 6]])
     assert links.tolist() == np.mean(parts, axis=0)[:2, : len(SOURCES[0])].argmax(1).tolist()
@@ -150,9 +150,9 @@ def test_what_an_ensemble_writes_does_not_depend_on_the_batch(mixed: list[Seq2Se
 
 
 def test_prefixes_hold_for_all_models(mixed: list[Seq2Seq]) -> None:
-    found = decode(Ensemble(mixed), make_requests(SOURCES, prefixes=[[8, 8], [], [4], [9]]), options(beam=3))
-    assert found[0][0].tokens[:2] == [8, 8]
-    assert found[2][0].tokens[0] == 4 and found[3][0].tokens[0] == 9
+    result = decode(Ensemble(mixed), make_requests(SOURCES, prefixes=[[8, 8], [], [4], [9]]), options(beam=3))
+    assert result[0][0].tokens[:2] == [8, 8]
+    assert result[2][0].tokens[0] == 4 and result[3][0].tokens[0] == 9
 
 
 def test_an_ensemble_has_no_more_room_than_any_of_its_models(

@@ -30,7 +30,7 @@ def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, be
 
 
 def test_a_beginning_that_leaves_a_model_no_room_is_refused_by_the_line(script: type[Any]) -> None:
-    model = script(lambda first, said: {6: 0.6, END: 0.4})
+    model = script(lambda first, prefix: {6: 0.6, END: 0.4})
     model.longest = 3
     assert decode(model, make_requests([[5]], [[6, 6]]), Decoding(beam=2))[0][0].tokens == [6, 6]
     with pytest.raises(ValueError, match="line 2 has a prefix of 3 tokens, and this model can write 2 there"):
@@ -62,11 +62,11 @@ def test_when_sentences_are_moved_together_changes_no_output(
         lambda alive, size, device: size_for(alive, size, torch.device("cuda")),
         lambda alive, size, device: size if alive else 0,
     ]
-    found = []
+    result = []
     for policy in policies:
         monkeypatch.setattr("sightline.decoding.engine.size_for", policy)
-        found.append([[each.tokens for each in several] for several in decode(model, request, chosen)])
-    assert all(each == found[0] for each in found)
+        result.append([[each.tokens for each in several] for several in decode(model, request, chosen)])
+    assert all(each == result[0] for each in result)
 
 
 def test_tensor_cores_are_for_the_search_alone_and_for_gpus() -> None:
@@ -86,8 +86,8 @@ def test_a_gpu_writes_what_a_cpu_writes(
     monkeypatch.setattr("sightline.decoding.engine.on_tensor_cores", lambda _: nullcontext())
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     sources, options = many_sources(40), Decoding(beam=beam, max_length=12)
-    here = [found[0] for found in decode(model, make_requests(sources), options)]
-    there = [found[0] for found in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
+    here = [result[0] for result in decode(model, make_requests(sources), options)]
+    there = [result[0] for result in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
     assert [h.tokens for h in there] == [h.tokens for h in here]
     assert [h.log_probability for h in there] == pytest.approx([h.log_probability for h in here], abs=1e-3)
 
@@ -100,21 +100,21 @@ def test_with_rounded_factors_few_words_change_places(cuda: torch.device, model:
     With factors cut to ten bits on a CPU, 4 of the 40 outputs change at most, and log-probabilities of others by 0.03.
     """
     sources, options = many_sources(40), Decoding(beam=beam, max_length=12)
-    here = [found[0] for found in decode(model, make_requests(sources), options)]
-    there = [found[0] for found in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
-    alike = [(h, t) for h, t in zip(here, there, strict=True) if h.tokens == t.tokens]
-    assert len(alike) >= 32
-    for first, second in alike:
+    here = [result[0] for result in decode(model, make_requests(sources), options)]
+    there = [result[0] for result in decode(model.to(cuda), make_requests(sources), options, device=cuda)]
+    equal = [(h, t) for h, t in zip(here, there, strict=True) if h.tokens == t.tokens]
+    assert len(equal) >= 32
+    for first, second in equal:
         assert first.log_probability == pytest.approx(second.log_probability, abs=0.07)
 
 
 @pytest.mark.parametrize("tokens", [60, 8_192])
 def test_every_sentence_is_told_of_once_when_it_is_done(model: Seq2Seq, tokens: int) -> None:
     """Those that were set aside, too; empty ones need no decoding."""
-    sources, told = [*many_sources(40), []], list[int]()
-    decode(model, make_requests(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), on_done=told.append)
-    assert sum(told) == 40
-    assert tokens == 8_192 or len(told) > 3
+    sources, reported = [*many_sources(40), []], list[int]()
+    decode(model, make_requests(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), on_done=reported.append)
+    assert sum(reported) == 40
+    assert tokens == 8_192 or len(reported) > 3
 
 
 def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
@@ -122,9 +122,9 @@ def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
     assert {Decoding(batch_tokens=77).tokens_at_once(device) for device in ("cpu", "cuda")} == {77}
 
 
-def runs_on(first: int, said: list[int]) -> dict[int, float]:
+def runs_on(first: int, prefix: list[int]) -> dict[int, float]:
     """Sentence 5 says thirty tokens more than all others."""
-    return {END: 1.0} if len(said) == (32 if first == 5 else 2) else {4: 1.0}
+    return {END: 1.0} if len(prefix) == (32 if first == 5 else 2) else {4: 1.0}
 
 
 @pytest.mark.parametrize("beam", [1, 2])
@@ -133,8 +133,8 @@ def test_the_last_of_each_batch_go_on_together(script: type[Any], beam: int, mon
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)  # several would even the batches out
     sources, model, done = [[5 if number % 10 == 3 else 6] for number in range(40)], script(runs_on), list[int]()
     options = Decoding(beam=beam, batch_tokens=20 * beam, max_ratio=50.0)  # a word and an end each
-    found = decode(model, make_requests(sources), options, on_done=done.append)
-    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
+    result = decode(model, make_requests(sources), options, on_done=done.append)
+    assert [len(beams[0].tokens) for beams in result] == [32 if source == [5] else 2 for source in sources]
     assert len(model.rows) <= 4 * 3 + 30  # steps; one batch after the other would take 4 · 33
     assert done == [9, 9, 9, 9, 4]
 
@@ -144,23 +144,23 @@ def test_when_many_have_been_set_aside_they_go_on_before_the_next_batch(
 ) -> None:
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)
     sources, model = [[5 if number % 10 == 3 else 6] for number in range(200)], script(runs_on)
-    found = decode(model, make_requests(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0))
-    assert [len(beams[0].tokens) for beams in found] == [32 if source == [5] else 2 for source in sources]
+    result = decode(model, make_requests(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0))
+    assert [len(beams[0].tokens) for beams in result] == [32 if source == [5] else 2 for source in sources]
     assert max(model.rows) == 10
 
 
 def test_a_slow_batch_is_decoded_though_all_others_are_long_done(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         if first == 5:
             time.sleep(0.005)
-        return {END: 1.0} if len(said) == (30 if first == 5 else 2) else {4: 1.0}
+        return {END: 1.0} if len(prefix) == (30 if first == 5 else 2) else {4: 1.0}
 
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 2)
     sources = [[5, 6], *[[6, 6]] * 15, *[[6]] * 24]  # the longest come first
-    found = decode(script(rule), make_requests(sources), Decoding(beam=1, batch_tokens=48, max_ratio=50.0))
-    assert [len(beams[0].tokens) for beams in found] == [30, *[2] * 39]
+    result = decode(script(rule), make_requests(sources), Decoding(beam=1, batch_tokens=48, max_ratio=50.0))
+    assert [len(beams[0].tokens) for beams in result] == [30, *[2] * 39]
 
 
 @pytest.mark.parametrize(
@@ -171,22 +171,22 @@ def test_all_hypotheses_count_among_the_tokens_of_a_batch(
 ) -> None:
     """Two sentences of a word and an end, two or four hypotheses each (a beam begins with one)."""
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)
-    model = script(lambda first, said: {END: 1.0})
+    model = script(lambda first, prefix: {END: 1.0})
     decode(model, make_requests([[5]] * 6), Decoding.model_validate(options))
     assert model.rows[0] == rows
 
 
 def test_where_there_are_no_sources_nothing_is_gone_on_with_too(script: type[Any]) -> None:
-    model = script(lambda first, said: {4: 0.9, 5: 0.1} if len(said) < 2 else {END: 1.0})
-    found = decode(model, make_requests(prefixes=[[], [5]]), Decoding(beam=2))
-    assert [beams[0].tokens for beams in found] == [[4, 4], [5, 4]]
+    model = script(lambda first, prefix: {4: 0.9, 5: 0.1} if len(prefix) < 2 else {END: 1.0})
+    result = decode(model, make_requests(prefixes=[[], [5]]), Decoding(beam=2))
+    assert [beams[0].tokens for beams in result] == [[4, 4], [5, 4]]
 
 
 def test_a_sentence_without_an_output_is_searched_and_told_of_once(script: type[Any]) -> None:
-    model, told = script(lambda first, said: {4: 0.5, END: 0.5}), list[int]()
+    model, reported = script(lambda first, prefix: {4: 0.5, END: 0.5}), list[int]()
     request = make_requests([[5]], demands=[Demands(required=((7, 8),))], edges=Edges.none(12))
-    assert decode(model, request, Decoding(beam=2, max_length=4), on_done=told.append) == [[]]
-    assert told == [1]
+    assert decode(model, request, Decoding(beam=2, max_length=4), on_done=reported.append) == [[]]
+    assert reported == [1]
     assert model.rows[0] == 1 and model.rows.count(1) == 1  # a search begins with one hypothesis
 
 
@@ -200,19 +200,19 @@ def test_a_few_rows_are_not_worth_a_step_unless_the_batch_is_small(sentences: in
 def test_outputs_come_in_the_order_of_the_sources(script: type[Any]) -> None:
     """Each sentence says its first word over and over, as often as that word's number."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == first else {first: 1.0}
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(prefix) == first else {first: 1.0}
 
     sources = [[first] * length for first, length in [(5, 2), (9, 7), (4, 1), (8, 7), (6, 30), (4, 3)]]
     for beam in (1, 3):
-        found = decode(script(rule), make_requests(sources), Decoding(beam=beam, batch_tokens=20))
-        assert [beams[0].tokens for beams in found] == [[source[0]] * source[0] for source in sources]
+        result = decode(script(rule), make_requests(sources), Decoding(beam=beam, batch_tokens=20))
+        assert [beams[0].tokens for beams in result] == [[source[0]] * source[0] for source in sources]
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_finished_sentences_leave_the_batch(script: type[Any], beam: int) -> None:
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 1.0} if len(said) == first - 4 else {4: 1.0}
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        return {END: 1.0} if len(prefix) == first - 4 else {4: 1.0}
 
     model = script(rule)
     decode(model, make_requests([[first] for first in range(4, 12)]), Decoding(beam=beam))  # 0 to 7 words
@@ -227,26 +227,26 @@ def test_a_sentence_that_is_done_but_not_yet_gone_gains_nothing(script: type[Any
     Sentence 5 has its two finished hypotheses after two steps; the third, longer one would score better.
     """
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         if first == 5:
-            if not said:
+            if not prefix:
                 return {END: 0.4, 6: 0.35, 7: 0.25}
-            if len(said) == 1:
-                return {END: 0.9, 8: 0.1} if said == [6] else {8: 1.0}
+            if len(prefix) == 1:
+                return {END: 0.9, 8: 0.1} if prefix == [6] else {8: 1.0}
             return {END: 1.0}
-        return {4: 1.0} if len(said) < 6 else {END: 1.0}
+        return {4: 1.0} if len(prefix) < 6 else {END: 1.0}
 
     options = Decoding(beam=2, nbest=2, length_penalty=2.0, stopping="count")
     (alone,) = decode(script(rule), make_requests([[5]]), options)
     assert sorted(h.tokens for h in alone) == [[], [6]]
-    found = decode(script(rule), make_requests([[5], *[[9]] * 30]), options)[0]
-    assert [h.tokens for h in found] == [h.tokens for h in alone]
+    result = decode(script(rule), make_requests([[5], *[[9]] * 30]), options)[0]
+    assert [h.tokens for h in result] == [h.tokens for h in alone]
 
 
 def test_an_empty_source_gives_an_empty_output_without_any_decoding(script: type[Any]) -> None:
-    model = script(lambda first, said: {END: 1.0} if said else {6: 1.0})
-    found = decode(model, make_requests([[], [5], []]), Decoding(beam=2))
-    assert [[h.tokens for h in beams] for beams in found] == [[[]], [[6]], [[]]]
+    model = script(lambda first, prefix: {END: 1.0} if prefix else {6: 1.0})
+    result = decode(model, make_requests([[], [5], []]), Decoding(beam=2))
+    assert [[h.tokens for h in beams] for beams in result] == [[[]], [[6]], [[]]]
     assert model.rows[0] == 1
     assert decode(model, make_requests([[], []]), Decoding()) == [[Hypothesis([], 0.0, 0.0)]] * 2
     assert decode(model, make_requests([]), Decoding()) == []
@@ -279,7 +279,7 @@ def test_batches_decoded_side_by_side_come_out_as_one_after_the_other(model: Seq
 def test_several_batches_have_a_core_each_and_one_alone_has_all(script: type[Any]) -> None:
     cores: set[int] = set()
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         cores.add(torch.get_num_threads())
         return {END: 1.0}
 
@@ -326,19 +326,19 @@ def test_who_listens_hears_one_batch_after_the_other() -> None:
         def logits(self, features: torch.Tensor) -> torch.Tensor:
             return features
 
-    heard: list[Tapped] = []
+    tapped: list[Tapped] = []
     model = Heard()
-    with on_taps(model, heard.append):
+    with on_taps(model, tapped.append):
         decode(model, make_requests([[5]] * 4), Decoding(beam=1, batch_tokens=1))
     assert order == ["begin", "end"] * 4
-    assert len(heard) == 4
+    assert len(tapped) == 4
 
 
 def test_after_an_error_no_more_is_begun_and_the_threads_are_as_before() -> None:
-    begun: list[int] = []
+    started: list[int] = []
 
     def work(item: int) -> None:
-        begun.append(item)
+        started.append(item)
         time.sleep(0.02)
         if item == 0:
             raise ValueError("the first one fails")
@@ -346,7 +346,7 @@ def test_after_an_error_no_more_is_begun_and_the_threads_are_as_before() -> None
     before = torch.get_num_threads()
     with pytest.raises(ValueError, match="the first one fails"):
         side_by_side(work, range(50), threads=2)
-    assert len(begun) < 10
+    assert len(started) < 10
     assert torch.get_num_threads() == before
 
 

@@ -28,8 +28,8 @@ def next_logs(model: Seq2Seq, source: tuple[int, ...], past: tuple[int, ...]) ->
     with torch.no_grad():
         state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
         features, _ = model.advance(torch.tensor([[START, *past]]), state)
-        found: list[float] = model.logits(features[0, -1]).double().log_softmax(-1).tolist()
-    return found
+        result: list[float] = model.logits(features[0, -1]).double().log_softmax(-1).tolist()
+    return result
 
 
 def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversity: float, limit: int) -> list[Path]:
@@ -51,19 +51,19 @@ def by_lists(model: Seq2Seq, source: list[int], beam: int, groups: int, diversit
             taken.update(past[-1] for _, past in [*ends, *going])
             finished[group] += ends
             alive[group] = going if len(finished[group]) < width else []
-    found = {tuple(past[:-1]): total for each in finished for total, past in each}
-    ranked = sorted(found, key=lambda past: -found[past] / ((5 + len(past) + 1) / 6))
-    return [(found[past], list(past)) for past in ranked]
+    result = {tuple(past[:-1]): total for each in finished for total, past in each}
+    ranked = sorted(result, key=lambda past: -result[past] / ((5 + len(past) + 1) / 6))
+    return [(result[past], list(past)) for past in ranked]
 
 
 @pytest.mark.parametrize(("beam", "groups", "diversity"), [(4, 2, 0.4), (3, 3, 3.0), (6, 2, 0.0), (6, 3, 0.4)])
 def test_groups_are_those_written_with_lists(model: Seq2Seq, beam: int, groups: int, diversity: float) -> None:
     shape = {"beam": beam, "groups": groups, "diversity": diversity, "nbest": beam, "max_length": 5}
     options = Decoding(stopping="count", length_penalty=1.0, **shape)
-    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
-        wanted = by_lists(model, source, beam, groups, diversity, 5)[:beam]
-        assert [h.tokens for h in found] == [past for _, past in wanted]
-        assert [h.log_probability for h in found] == pytest.approx([total for total, _ in wanted], abs=5e-5)
+    for source, result in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
+        expected = by_lists(model, source, beam, groups, diversity, 5)[:beam]
+        assert [h.tokens for h in result] == [past for _, past in expected]
+        assert [h.log_probability for h in result] == pytest.approx([total for total, _ in expected], abs=5e-5)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
@@ -76,7 +76,7 @@ def test_one_group_is_beam_search(model: Seq2Seq, monkeypatch: pytest.MonkeyPatc
 
 def test_a_high_penalty_makes_first_words_differ(script: type[Any]) -> None:
     shares = {4: 0.4, 5: 0.3, 6: 0.2, 7: 0.1}
-    model = script(lambda first, said: shares if not said else {END: 1.0})
+    model = script(lambda first, prefix: shares if not prefix else {END: 1.0})
     plain, diverse = (
         decode(model, make_requests([[5]]), Decoding(beam=4, nbest=4, groups=groups, diversity=9.0))[0]
         for groups in (1, 4)
@@ -117,6 +117,6 @@ def test_what_there_is_not_is_not_taken() -> None:
 
 
 def test_groups_may_be_wider_than_a_vocabulary(script: type[Any]) -> None:
-    model = script(lambda first, said: {4: 0.6, 5: 0.4} if not said else {END: 1.0}, 6)
-    (found,) = decode(model, make_requests([[5]]), Decoding(beam=8, nbest=8, groups=2, diversity=0.0))
-    assert [h.tokens for h in found] == [[4], [5]]
+    model = script(lambda first, prefix: {4: 0.6, 5: 0.4} if not prefix else {END: 1.0}, 6)
+    (result,) = decode(model, make_requests([[5]]), Decoding(beam=8, nbest=8, groups=2, diversity=0.0))
+    assert [h.tokens for h in result] == [[4], [5]]

@@ -90,11 +90,11 @@ def test_explicit_limits_of_older_recipes_keep_their_meaning(run: Run) -> None:
 
 
 def test_predict_names_the_outputs_that_reach_the_limit(run: Run) -> None:
-    found = [guesses[0].truncated for guesses in run.predict_nbest(LINES, run.options(max_length=2))]
-    assert any(found)
-    lines = [number for number, truncated in enumerate(found, 1) if truncated]
-    asked = "predict", str(run.folder), "--max-length", "2", "--device", "cpu"
-    _, errors = command(*asked, lines="".join(f"{line}\n" for line in LINES))
+    result = [guesses[0].truncated for guesses in run.predict_nbest(LINES, run.options(max_length=2))]
+    assert any(result)
+    lines = [number for number, truncated in enumerate(result, 1) if truncated]
+    arguments = "predict", str(run.folder), "--max-length", "2", "--device", "cpu"
+    _, errors = command(*arguments, lines="".join(f"{line}\n" for line in LINES))
     numbers = ("line " if len(lines) == 1 else "lines ") + ", ".join(map(str, lines))
     message = f"{len(lines)} of 4 outputs reached the length limit ({numbers}); raise decoding.max_length (2)"
     assert f"sightline: {message}\n" in errors
@@ -107,8 +107,8 @@ def test_predict_reports_nothing_without_truncated_outputs(run: Run) -> None:
 
 def test_evaluate_counts_truncated_outputs(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "scores.json"
-    asked = "evaluate", str(run.folder), "--max-length", "2", "--json", str(path), "--device", "cpu"
-    _, errors = command(*asked)
+    arguments = "evaluate", str(run.folder), "--max-length", "2", "--json", str(path), "--device", "cpu"
+    _, errors = command(*arguments)
     (report,) = json.loads(path.read_text())
     assert report["truncated"] == len(report["truncated_lines"]) > 0
     assert f"sightline: other: {report['truncated']} of 10 outputs reached the length limit" in errors
@@ -142,5 +142,5 @@ def test_references_longer_than_all_training_targets_are_reported(corpus: Path) 
     (corpus / "long.tsv").write_text(f"jump\t{'jump ' * 200}\n")
     content = recipe()
     content["data"]["tests"]["long"] = {"kind": "tsv", "file": "long.tsv"}
-    found, _ = command("train", str(write_recipe(corpus, content)), "--dry-run")
-    assert "the limit of outputs, which follows from the training text, would cut 1 of 1 long reference;" in found
+    result, _ = command("train", str(write_recipe(corpus, content)), "--dry-run")
+    assert "the limit of outputs, which follows from the training text, would cut 1 of 1 long reference;" in result

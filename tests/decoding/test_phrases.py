@@ -40,25 +40,25 @@ def parrot(script: type[Any], kind: str, text: str) -> Any:
     size = cutter(kind).tokenizer.size
     wish = [*cutter(kind).tokenizer.encode(text), END]
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         shares = dict.fromkeys(range(4, size), 0.1 / size)
-        return {**shares, wish[min(len(said), len(wish) - 1)]: 0.9}
+        return {**shares, wish[min(len(prefix), len(wish) - 1)]: 0.9}
 
     return script(rule, size)
 
 
 def written(
-    model: Any, kind: str, phrases: Phrases, *, given: list[int] | None = None, **options: Any
+    model: Any, kind: str, phrases: Phrases, *, prefix: list[int] | None = None, **options: Any
 ) -> tuple[str, list[str]]:
     """The best output for one source and the warnings that came with it."""
     shape = {"beam": 6, "max_length": 60, "max_ratio": 60.0, "length_penalty": 1.0, **options}
     chosen = Decoding.model_validate(shape)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as messages:
         warnings.simplefilter("always")
-        prefixes = None if given is None else [given]
+        prefixes = None if prefix is None else [prefix]
         requests = make_requests([[5]], prefixes, first=6, options=chosen, phrases=phrases)
-        found = decode_with_phrases(model, requests, cutter(kind))
-    return cutter(kind).tokenizer.decode(found[0][0].tokens), [str(each.message) for each in told]
+        result = decode_with_phrases(model, requests, cutter(kind))
+    return cutter(kind).tokenizer.decode(result[0][0].tokens), [str(each.message) for each in messages]
 
 
 @pytest.mark.parametrize(
@@ -87,14 +87,14 @@ def test_what_is_forbidden_is_not_said(script: type[Any], kind: str, beam: int) 
     model = parrot(script, kind, text)
     plain = decode(model, make_requests([[5]]), Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
     assert occurrences("cat", cutter(kind).tokenizer.decode(plain))
-    found, told = written(model, kind, Phrases(forbidden=("cat",)), beam=beam)
-    assert not occurrences("cat", found) and "the dog" in found and not told
+    result, messages = written(model, kind, Phrases(forbidden=("cat",)), beam=beam)
+    assert not occurrences("cat", result) and "the dog" in result and not messages
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
 def test_words_that_hold_a_forbidden_one_inside_are_allowed(script: type[Any], kind: str) -> None:
-    found, told = written(parrot(script, kind, "the education"), kind, Phrases(forbidden=("cat",)))
-    assert found == "the education" and not told
+    result, messages = written(parrot(script, kind, "the education"), kind, Phrases(forbidden=("cat",)))
+    assert result == "the education" and not messages
 
 
 def speller(script: type[Any]) -> Any:
@@ -105,16 +105,16 @@ def speller(script: type[Any]) -> Any:
     letters = letters if "▁" in ids else [ids["▁c"], *letters[2:]]
     assert tokenizer.decode(letters) == "cat" and letters != tokenizer.encode("cat")
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         shares = dict.fromkeys(range(3, tokenizer.size), 0.1 / tokenizer.size)
-        return {**shares, [*letters, END][min(len(said), len(letters))]: 0.9}
+        return {**shares, [*letters, END][min(len(prefix), len(letters))]: 0.9}
 
     return script(rule, tokenizer.size)
 
 
 def test_a_forbidden_word_put_together_from_other_pieces_is_searched_for_again(script: type[Any]) -> None:
-    found, told = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
-    assert not occurrences("cat", found) and not told
+    result, messages = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
+    assert not occurrences("cat", result) and not messages
 
 
 def test_every_way_to_write_a_forbidden_word_is_forbidden_in_its_turn(script: type[Any]) -> None:
@@ -134,35 +134,35 @@ def test_every_way_to_write_a_forbidden_word_is_forbidden_in_its_turn(script: ty
     assert len(ways) >= 3 and ways[-1] == tokenizer.encode("cat")
     ways.append(tokenizer.encode("dog"))
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         shares = {4: 1e-12, END: 1e-12}
         for place, way in enumerate(ways):
-            if way[: len(said)] == said:
-                word = [*way, END][len(said)]
+            if way[: len(prefix)] == prefix:
+                word = [*way, END][len(prefix)]
                 shares[word] = shares.get(word, 0.0) + 0.1**place
         return shares
 
-    found, told = written(script(rule, tokenizer.size), "bpe", Phrases(forbidden=("cat",)))
-    assert found == "dog" and not told
+    result, messages = written(script(rule, tokenizer.size), "bpe", Phrases(forbidden=("cat",)))
+    assert result == "dog" and not messages
 
 
 def test_phrases_are_taken_as_the_tokenizer_sees_text(script: type[Any]) -> None:
     own = PhraseCutter(Tokenizer.train(WordTokenizer(min_count=1, lowercase=True), LINES))
     wish = [*own.tokenizer.encode("the cat sat"), END]
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {**dict.fromkeys(range(4, own.tokenizer.size), 0.01), wish[min(len(said), 3)]: 0.5}
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        return {**dict.fromkeys(range(4, own.tokenizer.size), 0.01), wish[min(len(prefix), 3)]: 0.5}
 
     options = Decoding(beam=4, forbid=("SAT",), max_length=9, length_penalty=1.0)
     phrases = Phrases(required=("  DOG ", " "), forbidden=("Cat", " "))
     model = script(rule, own.tokenizer.size)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = decode_with_phrases(model, make_requests([[5]], options=options, phrases=phrases), own)
-    words = own.tokenizer.decode(found[0][0].tokens).split()
+        result = decode_with_phrases(model, make_requests([[5]], options=options, phrases=phrases), own)
+    words = own.tokenizer.decode(result[0][0].tokens).split()
     assert "dog" in words and not {"cat", "sat"} & set(words)
     requests = make_requests([[5]], options=options, phrases=Phrases(required=("Sat",)))
-    with pytest.raises(ValueError, match="'sat' is required and forbidden"):
+    with pytest.raises(ValueError, match="'sat' is both required and forbidden"):
         decode_with_phrases(model, requests, own)
 
 
@@ -171,7 +171,7 @@ def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None
     guesses = [Hypothesis(encode(text), 0.0, 0.0) for text in ("the cat", "the cats")]
     phrases = Phrases(required=("cat",))
     request = Request(number=6, phrases=phrases, demands=cutter("character").demands(phrases)[0])
-    with pytest.warns(PhraseWarning, match="line 7: the output does not contain 'cat' as words of its own"):
+    with pytest.warns(PhraseWarning, match="line 7: the output does not contain 'cat' as whole words"):
         assert _changed(cutter("character"), request, guesses, last=False) is None
 
 
@@ -179,15 +179,15 @@ def test_after_the_last_round_what_is_said_all_the_same_is_told(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", 0)
-    found, told = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
-    assert found == "cat"
-    assert told == ["line 7: the output contains 'cat' all the same; no other was found"]
+    result, messages = written(speller(script), "bpe", Phrases(forbidden=("cat",)))
+    assert result == "cat"
+    assert messages == ["line 7: the output contains 'cat' all the same; no other was found"]
 
 
 def test_a_sentence_that_is_searched_again_is_told_of_once(script: type[Any]) -> None:
-    told, options = list[int](), Decoding(beam=6, forbid=("cat",), max_length=60, max_ratio=60.0)
-    decode_with_phrases(speller(script), make_requests([[5]], options=options), cutter("bpe"), on_done=told.append)
-    assert told == [1]
+    messages, options = list[int](), Decoding(beam=6, forbid=("cat",), max_length=60, max_ratio=60.0)
+    decode_with_phrases(speller(script), make_requests([[5]], options=options), cutter("bpe"), on_done=messages.append)
+    assert messages == [1]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
@@ -221,9 +221,9 @@ def test_the_tokens_that_say_a_phrase_are_found_behind_what_was_given(kind: str)
     own, encode = cutter(kind), cutter(kind).tokenizer.encode
     tokens, head = encode("a new york cat"), len(encode("a"))
     phrase = tuple(tokens[head : len(encode("a new york"))])
-    assert own.said("new york", tokens, 0) == [phrase]
-    assert own.said("new york", tokens, head + len(phrase) - 1) == [phrase]  # only its end is the model's own
-    assert own.said("new york", tokens, head + len(phrase)) == []
+    assert own.token_spans("new york", tokens, 0) == [phrase]
+    assert own.token_spans("new york", tokens, head + len(phrase) - 1) == [phrase]  # only its end is the model's own
+    assert own.token_spans("new york", tokens, head + len(phrase)) == []
 
 
 def test_pieces_meet_where_letters_do() -> None:
@@ -231,7 +231,7 @@ def test_pieces_meet_where_letters_do() -> None:
     pieces = dict(zip(tokenizer.pieces(range(tokenizer.size)), range(tokenizer.size), strict=True))
     names = ("▁cat", "s", ".", "<s>")
     assert [bool(edges.within[pieces[name]]) for name in names] == [True, True, False, False]
-    assert [bool(edges.goes_on[pieces[name]]) for name in names] == [False, True, False, False]
+    assert [bool(edges.continues_word[pieces[name]]) for name in names] == [False, True, False, False]
     characters = cutter("character")
     assert characters.edges.space == characters.tokenizer.encode("a a")[1]
     assert cutter("word").edges.space == START
@@ -241,34 +241,38 @@ def test_pieces_meet_where_letters_do() -> None:
 @pytest.mark.parametrize("beam", [1, 2, 6])
 def test_what_is_required_is_said_as_whole_words(script: type[Any], kind: str, beam: int) -> None:
     phrases = Phrases(required=("new york", "dog", "cat"))
-    found, told = written(parrot(script, kind, "the cats sat"), kind, phrases, beam=beam)
-    assert all(occurrences(phrase, found) for phrase in phrases.required), found
-    assert not told
+    result, messages = written(parrot(script, kind, "the cats sat"), kind, phrases, beam=beam)
+    assert all(occurrences(phrase, result) for phrase in phrases.required), result
+    assert not messages
 
 
 def test_what_cannot_be_said_is_told_with_its_line(script: type[Any]) -> None:
     model = parrot(script, "word", "the cat")
-    found, told = written(model, "word", Phrases(required=("zebra", "dog")))
-    assert occurrences("dog", found)
-    assert told == ["line 7: the vocabulary cannot write 'zebra', so the output need not contain it"]
-    found, told = written(model, "word", Phrases(required=("the dog said a cat",)), max_length=4)
-    assert found == "the cat"
-    assert len(told) == 1 and told[0].startswith("line 7: no output can contain 'the dog said a cat' (max_length")
+    result, messages = written(model, "word", Phrases(required=("zebra", "dog")))
+    assert occurrences("dog", result)
+    assert messages == ["line 7: the vocabulary cannot write 'zebra', so the output need not contain it"]
+    result, messages = written(model, "word", Phrases(required=("the dog said a cat",)), max_length=4)
+    assert result == "the cat"
+    assert len(messages) == 1 and messages[0].startswith(
+        "line 7: no output can contain 'the dog said a cat' (max_length"
+    )
 
 
 def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]) -> None:
-    given = cutter("bpe").tokenizer.encode("a cat")
-    found, told = written(parrot(script, "bpe", "a cat and a cat"), "bpe", Phrases(forbidden=("cat",)), given=given)
-    assert found.startswith("a cat") and len(occurrences("cat", found)) == 1 and not told
+    prefix = cutter("bpe").tokenizer.encode("a cat")
+    result, messages = written(
+        parrot(script, "bpe", "a cat and a cat"), "bpe", Phrases(forbidden=("cat",)), prefix=prefix
+    )
+    assert result.startswith("a cat") and len(occurrences("cat", result)) == 1 and not messages
 
 
 @pytest.mark.parametrize("beam", [1, 2, 6])
 def test_a_prefix_that_goes_on_with_a_phrase_has_not_said_it(script: type[Any], beam: int) -> None:
     """By characters, "cats" begins as "cat" does."""
-    given = cutter("character").tokenizer.encode("the cats")
+    prefix = cutter("character").tokenizer.encode("the cats")
     model = parrot(script, "character", "the cats sat")
-    found, told = written(model, "character", Phrases(required=("cat",)), given=given, beam=beam)
-    assert found.startswith("the cats") and occurrences("cat", found) and not told
+    result, messages = written(model, "character", Phrases(required=("cat",)), prefix=prefix, beam=beam)
+    assert result.startswith("the cats") and occurrences("cat", result) and not messages
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
@@ -276,15 +280,17 @@ def test_what_cannot_be_said_in_the_last_round_is_searched_for_without_it(
     script: type[Any], rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", rounds)
-    found, told = written(parrot(script, "word", "the cat"), "word", Phrases(required=("a dog said",)), max_length=3)
-    assert found == "the cat"
-    assert len(told) == 1 and "no output can contain 'a dog said'" in told[0]
+    result, messages = written(
+        parrot(script, "word", "the cat"), "word", Phrases(required=("a dog said",)), max_length=3
+    )
+    assert result == "the cat"
+    assert len(messages) == 1 and "no output can contain 'a dog said'" in messages[0]
 
 
 def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
-    found = decode_with_phrases(model, make_requests([[5], [6], []], options=options), cutter("word"))
-    texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in found])
+    result = decode_with_phrases(model, make_requests([[5], [6], []], options=options), cutter("word"))
+    texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in result])
     assert texts[0] == texts[1] and "the" in texts[0] and not occurrences("cat", texts[0])
     assert texts[2] == ""
 
@@ -307,8 +313,8 @@ def test_greedy_search_keeps_to_phrases_without_scores_too(script: type[Any]) ->
         decode_with_phrases(model, make_requests([[5], [6]], scored=scored, options=options), cutter("word"))
         for scored in (True, False)
     )
-    assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
-    assert all(math.isnan(found.score) for (found,) in quick)
+    assert [result.tokens for (result,) in quick] == [result.tokens for (result,) in plain]
+    assert all(math.isnan(result.score) for (result,) in quick)
 
 
 def test_contradictions_are_refused(script: type[Any]) -> None:
@@ -318,11 +324,11 @@ def test_contradictions_are_refused(script: type[Any]) -> None:
         requests = make_requests([[5]], options=Decoding.model_validate(options), phrases=phrases)
         decode_with_phrases(model, requests, cutter("word"))
 
-    with pytest.raises(ValueError, match="line 1: 'cat' is required and forbidden"):
+    with pytest.raises(ValueError, match="line 1: 'cat' is both required and forbidden"):
         ask(Phrases(required=("cat",)), forbid=("cat",))
-    with pytest.raises(ValueError, match="required phrases are searched for, and sample draws"):
+    with pytest.raises(ValueError, match="required phrases need beam search"):
         ask(Phrases(required=("cat",)), sample={})
-    with pytest.raises(ValueError, match=r"groups \(2\) both share out the beam"):
+    with pytest.raises(ValueError, match=r"groups \(2\) both divide the beam"):
         ask(Phrases(required=("cat",)), beam=4, groups=2)
 
 

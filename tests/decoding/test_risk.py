@@ -57,13 +57,13 @@ def test_the_choice_is_that_of_a_double_loop(utility: str, texts: list[str]) -> 
     pairs = pairwise(texts, utility)
     others = max(1, len(texts) - 1)
     expected = [sum(pairs[i, j] for j in range(len(texts)) if j != i) / others for i in range(len(texts))]
-    found = least_risk(texts, partial(UTILITIES[utility], section=None))
-    assert {texts[place] for place, _ in found} == set(texts) and len(found) == len(set(texts))
-    assert [worth for _, worth in found] == pytest.approx([expected[place] for place, _ in found], abs=1e-8)
-    assert [worth for _, worth in found] == sorted((worth for _, worth in found), reverse=True) or found[0][
+    result = least_risk(texts, partial(UTILITIES[utility], section=None))
+    assert {texts[place] for place, _ in result} == set(texts) and len(result) == len(set(texts))
+    assert [worth for _, worth in result] == pytest.approx([expected[place] for place, _ in result], abs=1e-8)
+    assert [worth for _, worth in result] == sorted((worth for _, worth in result), reverse=True) or result[0][
         1
     ] == pytest.approx(max(expected), abs=1e-8)
-    assert expected[found[0][0]] == pytest.approx(max(expected), abs=1e-8)
+    assert expected[result[0][0]] == pytest.approx(max(expected), abs=1e-8)
 
 
 @pytest.mark.parametrize("utility", list(UTILITIES))
@@ -75,10 +75,10 @@ def test_weighed_by_probability_it_is_that_of_the_sum_written_out(
     texts, logs = [text for text, _ in outputs], [log for _, log in outputs]
     pairs, total = pairwise(texts, utility), sum(math.exp(log) for log in logs)
     expected = [sum(math.exp(logs[j]) / total * pairs[i, j] for j in range(len(texts))) for i in range(len(texts))]
-    found = least_risk(texts, partial(UTILITIES[utility], section=None), logs)
-    assert sorted(place for place, _ in found) == sorted({texts.index(text) for text in texts})
-    assert [worth for _, worth in found] == pytest.approx([expected[place] for place, _ in found], abs=1e-8)
-    assert expected[found[0][0]] == pytest.approx(max(expected), abs=1e-8)
+    result = least_risk(texts, partial(UTILITIES[utility], section=None), logs)
+    assert sorted(place for place, _ in result) == sorted({texts.index(text) for text in texts})
+    assert [worth for _, worth in result] == pytest.approx([expected[place] for place, _ in result], abs=1e-8)
+    assert expected[result[0][0]] == pytest.approx(max(expected), abs=1e-8)
 
 
 def test_equal_probabilities_weigh_as_often_as_an_output_came() -> None:
@@ -100,12 +100,12 @@ def test_of_two_that_differ_by_the_rounding_of_a_sum_the_first_is_taken(monkeypa
 
 
 def test_only_the_outputs_of_a_beam_are_weighed() -> None:
-    found = [Hypothesis([4 + place], -place, math.log(p)) for place, p in enumerate((0.8, 0.05, 0.05, 0.05, 0.05))]
+    result = [Hypothesis([4 + place], -place, math.log(p)) for place, p in enumerate((0.8, 0.05, 0.05, 0.05, 0.05))]
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]
     for weights, first in (("uniform", 2), ("probability", 0)):
         options = Decoding.model_validate({"beam": 5, "mbr": {"candidates": 5, "weights": weights}})
-        (best,) = as_predictions(texts, found, options)
-        assert (best.text, best.tokens) == (texts[first], found[first].tokens)
+        (best,) = as_predictions(texts, result, options)
+        assert (best.text, best.tokens) == (texts[first], result[first].tokens)
 
 
 def test_an_output_that_came_often_counts_so_often() -> None:

@@ -26,13 +26,13 @@ def options(nbest: int = 1, **sampling: Any) -> Decoding:
     return Decoding.model_validate({"beam": 1, "nbest": nbest, "sample": sampling, "max_length": 12, **limits})
 
 
-def tokens(found: list[list[Any]]) -> list[list[list[int]]]:
-    return [[hypothesis.tokens for hypothesis in beams] for beams in found]
+def tokens(result: list[list[Any]]) -> list[list[list[int]]]:
+    return [[hypothesis.tokens for hypothesis in beams] for beams in result]
 
 
 def constant(script: type[Any]) -> Any:
     """A model that always has the same distribution, whatever was said."""
-    return script(lambda first, said: SHARES)
+    return script(lambda first, prefix: SHARES)
 
 
 def chi_square(counts: Counter[Any], shares: dict[Any, float]) -> float:
@@ -69,29 +69,29 @@ def test_what_is_drawn_does_not_depend_on_how_the_input_is_cut_into_calls(model:
 
 
 def test_equal_sentences_are_drawn_differently(model: Seq2Seq) -> None:
-    found = tokens(decode(model, make_requests([[5, 6]] * 8), options(1)))
-    assert len({tuple(beams[0]) for beams in found}) > 1
+    result = tokens(decode(model, make_requests([[5, 6]] * 8), options(1)))
+    assert len({tuple(beams[0]) for beams in result}) > 1
 
 
 def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> None:
-    found = decode(constant(script), make_requests([[5]] * 1000), options(4, max_length=2))
-    counts = Counter(beams[w].tokens[0] if beams[w].tokens else END for beams in found for w in range(4))
+    result = decode(constant(script), make_requests([[5]] * 1000), options(4, max_length=2))
+    counts = Counter(beams[w].tokens[0] if beams[w].tokens else END for beams in result for w in range(4))
     assert sum(counts.values()) == 4000
     assert chi_square(counts, SHARES) < 24.3  # 7 degrees of freedom: less in 999 of 1000 draws; the seed is fixed
 
 
 def test_the_words_of_one_output_are_drawn_independently(script: type[Any]) -> None:
     words = {4: 0.5, 5: 0.3, 6: 0.2}
-    model = script(lambda first, said: words if len(said) < 2 else {END: 1.0})
-    found = decode(model, make_requests([[5]] * 1000), options(2))
-    counts = Counter(tuple(h.tokens) for beams in found for h in beams)
+    model = script(lambda first, prefix: words if len(prefix) < 2 else {END: 1.0})
+    result = decode(model, make_requests([[5]] * 1000), options(2))
+    counts = Counter(tuple(h.tokens) for beams in result for h in beams)
     shares = {(a, b): words[a] * words[b] for a in words for b in words}
     assert chi_square(counts, shares) < 26.1  # 8 degrees of freedom, as above
 
 
 def test_temperature_sharpens_the_distribution(script: type[Any]) -> None:
-    found = decode(constant(script), make_requests([[5]] * 2000), options(1, max_length=2, temperature=0.5))
-    counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
+    result = decode(constant(script), make_requests([[5]] * 2000), options(1, max_length=2, temperature=0.5))
+    counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in result)
     total = sum(share**2 for share in SHARES.values())
     assert chi_square(counts, {word: share**2 / total for word, share in SHARES.items()}) < 24.3
 
@@ -118,8 +118,8 @@ def test_a_low_temperature_is_greedy(model: Seq2Seq) -> None:
 def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
     script: type[Any], cut: dict[str, Any], nucleus: set[int]
 ) -> None:
-    found = decode(constant(script), make_requests([[5]] * 400), options(1, max_length=2, **cut))
-    counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in found)
+    result = decode(constant(script), make_requests([[5]] * 400), options(1, max_length=2, **cut))
+    counts = Counter(beams[0].tokens[0] if beams[0].tokens else END for beams in result)
     assert set(counts) == nucleus
     total = sum(SHARES[word] for word in nucleus)
     expected = {word: SHARES[word] / total for word in nucleus}
@@ -128,43 +128,43 @@ def test_nothing_outside_the_nucleus_is_drawn_and_all_inside_is(
 
 def test_a_drawn_output_has_the_models_own_probability_whatever_the_temperature(model: Seq2Seq) -> None:
     sources = many_sources(8)
-    found = decode(model, make_requests(sources), options(3, temperature=0.7, top_k=5))
-    for source, beams in zip(sources, found, strict=True):
+    result = decode(model, make_requests(sources), options(3, temperature=0.7, top_k=5))
+    for source, beams in zip(sources, result, strict=True):
         logs = log_probabilities(model, [source] * 3, [h.tokens for h in beams])
         # some ten float32 log-probabilities near −3, added in two orders
         assert [h.log_probability for h in beams] == pytest.approx(logs.tolist(), rel=0, abs=5e-5)
 
 
 def test_several_samples_come_best_first(script: type[Any]) -> None:
-    (found,) = decode(constant(script), make_requests([[5]]), options(6))
-    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-    for hypothesis in found:
+    (result,) = decode(constant(script), make_requests([[5]]), options(6))
+    assert [h.score for h in result] == sorted((h.score for h in result), reverse=True)
+    for hypothesis in result:
         logs = sum(math.log(SHARES[word]) for word in hypothesis.tokens) + math.log(SHARES[END])
         assert hypothesis.log_probability == pytest.approx(logs, abs=1e-4)  # float32 sums near −30
 
 
 def test_the_best_is_so_by_its_score_not_by_its_probability() -> None:
     tokens = torch.tensor([[[START, 4, END, 0, 0, 0, 0, 0], [START, 4, 5, 4, 5, 4, 5, END]]])
-    (found,) = finished(tokens, torch.tensor([[-2.0, -2.25]]), Decoding(length_penalty=1.0), scored=True)
-    assert [(len(walk.tokens), walk.log_probability) for walk in found] == [(6, -2.25), (1, -2.0)]
+    (result,) = finished(tokens, torch.tensor([[-2.0, -2.25]]), Decoding(length_penalty=1.0), scored=True)
+    assert [(len(sample.tokens), sample.log_probability) for sample in result] == [(6, -2.25), (1, -2.0)]
 
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_every_token_is_heard_as_it_is_chosen(model: Seq2Seq, drawn: bool) -> None:
     chosen = options(2, seed=5) if drawn else Decoding(beam=1, max_length=12)
-    heard: dict[int, list[int]] = {}
+    by_sample: dict[int, list[int]] = {}
     request = make_requests(
-        [[5, 6, 7]], prefixes=[[8, 9]], on_token=lambda token, sample: heard.setdefault(sample, []).append(token)
+        [[5, 6, 7]], prefixes=[[8, 9]], on_token=lambda token, sample: by_sample.setdefault(sample, []).append(token)
     )
-    found = decode(model, request, chosen)
-    said = list(heard.values())
-    assert all(row[-1] == END and END not in row[:-1] for row in said)
-    ended = sorted(row[:-1] for row in said)
-    assert ended == sorted(hypothesis.tokens for hypothesis in found[0])
-    assert all(row[:2] == [8, 9] for row in said)
-    assert tokens(found) == tokens(decode(model, request, chosen))
+    result = decode(model, request, chosen)
+    rows = list(by_sample.values())
+    assert all(row[-1] == END and END not in row[:-1] for row in rows)
+    ended = sorted(row[:-1] for row in rows)
+    assert ended == sorted(hypothesis.tokens for hypothesis in result[0])
+    assert all(row[:2] == [8, 9] for row in rows)
+    assert tokens(result) == tokens(decode(model, request, chosen))
 
 
 def test_a_beam_has_no_tokens_to_report_before_its_end(model: Seq2Seq) -> None:
-    with pytest.raises(ValueError, match="a beam of 3 has no tokens to report before its end"):
+    with pytest.raises(ValueError, match=r"beam search \(beam 3\) cannot report tokens"):
         decode(model, make_requests([[5]], on_token=lambda token, sample: None), Decoding(beam=3))

@@ -21,7 +21,7 @@ TARGETS = [[7, 4], [8, 8, 9, 4, 10, 11], [], [5]]
 
 
 def test_the_log_probability_is_the_sum_over_words_and_the_end(model: Seq2Seq) -> None:
-    wanted = []
+    expected = []
     with torch.no_grad():
         for source, target in zip(SOURCES, TARGETS, strict=True):
             state = model.begin(model.encode(torch.tensor([[*source, END]]), Padded.of([len(source) + 1])))
@@ -30,10 +30,10 @@ def test_the_log_probability_is_the_sum_over_words_and_the_end(model: Seq2Seq) -
                 features, state = model.advance(torch.tensor([[before]]), state)
                 total += model.logits(features)[0, 0].double().log_softmax(-1)[word].item()
                 before = word
-            wanted.append(total)
+            expected.append(total)
     for tokens in (1, 4096):
-        found = log_probabilities(model, SOURCES, TARGETS, tokens=tokens)
-        assert found.tolist() == pytest.approx(wanted, rel=0, abs=2e-5)  # float32 logits, seven of them at most
+        result = log_probabilities(model, SOURCES, TARGETS, tokens=tokens)
+        assert result.tolist() == pytest.approx(expected, rel=0, abs=2e-5)  # float32 logits, seven of them at most
 
 
 def test_a_pair_that_is_too_long_is_named_by_its_number_in_the_whole_input(
@@ -68,7 +68,7 @@ def test_long_targets_of_short_sources_are_scored_a_few_at_a_time(
 
 def test_the_probabilities_of_all_short_outputs_add_up(script: type[Any]) -> None:
     """A model that must end after at most two words: its outputs are a distribution."""
-    model = script(lambda first, said: {4: 0.5, 5: 0.25, END: 0.25} if len(said) < 2 else {END: 1.0})
+    model = script(lambda first, prefix: {4: 0.5, 5: 0.25, END: 0.25} if len(prefix) < 2 else {END: 1.0})
     outputs = [[], [4], [5], [4, 4], [4, 5], [5, 4], [5, 5]]
     totals = []
     for output in outputs:
@@ -91,10 +91,10 @@ def test_attention_is_a_row_for_each_word_and_the_end(model: Seq2Seq) -> None:
 
 def test_of_several_layers_the_last_but_one_is_shown(looking_model: Seq2Seq) -> None:
     model = looking_model
-    heard: list[Tapped] = []
-    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
+    tapped: list[Tapped] = []
+    with torch.no_grad(), on_taps(model, tapped.append, model.cross_attention_paths):
         state = model.begin(model.encode(torch.tensor([[*SOURCES[0], END]]), Padded.of([4])))
         model.advance(torch.tensor([[START, *TARGETS[0]]]), state)
     layer = model.cross_attention_paths[-2:][0]
-    weights = torch.cat([t.tensor[0].mean(0) for t in heard if t.name == f"{layer}.weights"])
+    weights = torch.cat([t.tensor[0].mean(0) for t in tapped if t.name == f"{layer}.weights"])
     np.testing.assert_allclose(attention_to_source(model, SOURCES[0], TARGETS[0]), weights, rtol=0, atol=1e-6)

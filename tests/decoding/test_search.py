@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_sources import many_sources
 
-from sightline.decoding.engine import decode, staying
+from sightline.decoding.engine import decode
 from sightline.decoding.ranking import coverage_penalty, normalized
 from sightline.decoding.request import Demands, Edges, Hypothesis, make_requests, pad_tokens
 from sightline.decoding.scoring import log_probabilities
+from sightline.decoding.search import staying
 from sightline.layers.layout import Padded
 from sightline.layers.tap import Tapped, on_taps
 from sightline.models.seq2seq import Seq2Seq
@@ -40,13 +41,13 @@ def outputs(limit: int, prefix: Sequence[int] = ()) -> Iterator[list[int]]:
 
 def coverages(model: Seq2Seq, source: list[int], targets: list[list[int]], beta: float) -> list[float]:
     """β Σ_j log min(Σ_t α_tj, 1) of each target, α the mean over layers and heads, from the explicit weights."""
-    heard: list[Tapped] = []
+    taps: list[Tapped] = []
     rows = torch.tensor([[*source, END]] * len(targets))
-    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
+    with torch.no_grad(), on_taps(model, taps.append, model.cross_attention_paths):
         state = model.begin(model.encode(rows, Padded.of([len(source) + 1] * len(targets))))
         model.advance(pad_tokens([[START, *target] for target in targets], "cpu"), state)
     layers: dict[str, list[torch.Tensor]] = {}
-    for tapped in heard:
+    for tapped in taps:
         if tapped.name.endswith(".weights"):
             layers.setdefault(tapped.name, []).append(tapped.tensor.mean(1))  # (B, T, S), or (B, 1, S) at each step
     weights = sum(torch.cat(parts, dim=1) for parts in layers.values()) / len(layers)
@@ -61,16 +62,16 @@ def exhaustive(
     every = list(outputs(limit, prefix))
     logs = log_probabilities(model, [source] * len(every), every).tolist()
     penalties = coverages(model, source, every, beta) if beta else [0.0] * len(every)
-    found = [
+    result = [
         Hypothesis(output, log / ((5 + len(output) + 1) / 6) ** alpha + penalty, log)
         for output, log, penalty in zip(every, logs, penalties, strict=True)
     ]
-    return sorted(found, key=lambda hypothesis: -hypothesis.score)
+    return sorted(result, key=lambda hypothesis: -hypothesis.score)
 
 
-def assert_same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
-    assert [hypothesis.tokens for hypothesis in found] == [hypothesis.tokens for hypothesis in wanted]
-    for ours, theirs in zip(found, wanted, strict=True):
+def assert_same(result: list[Hypothesis], expected: list[Hypothesis]) -> None:
+    assert [hypothesis.tokens for hypothesis in result] == [hypothesis.tokens for hypothesis in expected]
+    for ours, theirs in zip(result, expected, strict=True):
         assert ours.score == pytest.approx(theirs.score, rel=0, abs=CLOSE)
         assert ours.log_probability == pytest.approx(theirs.log_probability, rel=0, abs=CLOSE)
 
@@ -81,8 +82,8 @@ def assert_same(found: list[Hypothesis], wanted: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_a_beam_wide_enough_is_an_exhaustive_search(model: Seq2Seq, alpha: float) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=alpha, max_length=3)  # 1 + 10 + 100 outputs
-    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
-        assert_same(found, exhaustive(model, source, 3, alpha)[:10])
+    for source, result in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
+        assert_same(result, exhaustive(model, source, 3, alpha)[:10])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -90,8 +91,8 @@ def test_a_wide_beam_finds_the_best_of_all_longer_outputs(seed: int, build_model
     body = {"kind": "transformer", "layers": 1, "heads": 2, "dropout": 0.0}
     model = build_model(body, body, seed=seed)
     options = Decoding(beam=1111, nbest=20, length_penalty=1.5, max_length=4)
-    (found,) = decode(model, make_requests(SOURCES[:1]), options)
-    assert_same(found, exhaustive(model, SOURCES[0], 4, 1.5)[:20])
+    (result,) = decode(model, make_requests(SOURCES[:1]), options)
+    assert_same(result, exhaustive(model, SOURCES[0], 4, 1.5)[:20])
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
@@ -99,19 +100,19 @@ def test_with_a_forced_prefix_it_searches_all_that_begins_so(model: Seq2Seq, alp
     prefixes = [[7, UNK], [9], []]
     options = Decoding(beam=111, nbest=6, length_penalty=alpha, max_length=3)
     results = decode(model, make_requests(SOURCES, prefixes=prefixes), options)
-    for source, prefix, found in zip(SOURCES, prefixes, results, strict=True):
-        wanted = exhaustive(model, source, 3, alpha, prefix)[:6]
-        assert_same(found, wanted)
-        assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in found)
+    for source, prefix, result in zip(SOURCES, prefixes, results, strict=True):
+        expected = exhaustive(model, source, 3, alpha, prefix)[:6]
+        assert_same(result, expected)
+        assert all(hypothesis.tokens[: len(prefix)] == prefix for hypothesis in result)
 
 
 def test_with_a_coverage_penalty_too(looking_model: Seq2Seq) -> None:
     options = Decoding(beam=111, nbest=10, length_penalty=0.8, coverage_penalty=0.4, max_length=3)
-    (found,) = decode(looking_model, make_requests(SOURCES[:1]), options)
-    wanted = exhaustive(looking_model, SOURCES[0], 3, 0.8, beta=0.4)
-    assert_same(found, wanted[:10])
+    (result,) = decode(looking_model, make_requests(SOURCES[:1]), options)
+    expected = exhaustive(looking_model, SOURCES[0], 3, 0.8, beta=0.4)
+    assert_same(result, expected[:10])
     plain = exhaustive(looking_model, SOURCES[0], 3, 0.8)
-    assert [h.tokens for h in plain[:10]] != [h.tokens for h in wanted[:10]]  # it made a difference
+    assert [h.tokens for h in plain[:10]] != [h.tokens for h in expected[:10]]  # it made a difference
 
 
 # --- against a beam search written with lists --------------------------------------------------------------------
@@ -165,8 +166,8 @@ def test_a_narrow_beam_is_the_one_written_with_lists(
     model: Seq2Seq, beam: int, count: int, alpha: float, rule: Any
 ) -> None:
     options = Decoding(beam=beam, nbest=count, length_penalty=alpha, max_length=9, stopping=rule)
-    for source, found in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
-        assert_same(found, beam_by_lists(model, source, beam, alpha, 9, count, rule))
+    for source, result in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
+        assert_same(result, beam_by_lists(model, source, beam, alpha, 9, count, rule))
 
 
 # --- greedy ------------------------------------------------------------------------------------------------------
@@ -184,12 +185,12 @@ def test_a_beam_of_one_is_greedy(model: Seq2Seq, alpha: float) -> None:
 
 def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
     options = Decoding(beam=1, max_length=9)
-    for source, (found,) in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
+    for source, (result,) in zip(SOURCES, decode(model, make_requests(SOURCES), options), strict=True):
         past = [START]
         while past[-1] != END and len(past) < 9:
             (logs,) = next_logs(model, source, [past])
             past.append(max([END, *WORDS], key=lambda word: logs[word]))
-        assert found.tokens == [word for word in past[1:] if word != END]
+        assert result.tokens == [word for word in past[1:] if word != END]
 
 
 @pytest.mark.parametrize("more", [{}, {"min_length": 6}, {"no_repeat": 2}])
@@ -201,15 +202,15 @@ def test_greedy_without_scores_says_the_same_words(
     plain, quick = (
         decode(model, make_requests(sources, prefixes=prefixes, scored=scored), options) for scored in (True, False)
     )
-    assert [found.tokens for (found,) in quick] == [found.tokens for (found,) in plain]
-    assert all(math.isnan(found.score) and math.isnan(found.log_probability) for (found,) in quick)
+    assert [result.tokens for (result,) in quick] == [result.tokens for (result,) in plain]
+    assert all(math.isnan(result.score) and math.isnan(result.log_probability) for (result,) in quick)
 
 
 def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
-    heard: list[Tapped] = []
-    with on_taps(model, heard.append, points=("logits",)):
+    taps: list[Tapped] = []
+    with on_taps(model, taps.append, points=("logits",)):
         decode(model, make_requests(SOURCES, scored=False), Decoding(beam=1, max_length=8))
-    assert heard and all(tapped.tensor.isfinite().all() for tapped in heard)
+    assert taps and all(tapped.tensor.isfinite().all() for tapped in taps)
 
 
 def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
@@ -223,8 +224,8 @@ def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Se
 def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
     sources = many_sources(10)
     options = Decoding(beam=beam, nbest=beam, max_length=10)
-    found = decode(model, make_requests(sources), options)
-    pairs = [(source, hypothesis) for source, beams in zip(sources, found, strict=True) for hypothesis in beams]
+    result = decode(model, make_requests(sources), options)
+    pairs = [(source, hypothesis) for source, beams in zip(sources, result, strict=True) for hypothesis in beams]
     logs = log_probabilities(model, [source for source, _ in pairs], [hypothesis.tokens for _, hypothesis in pairs])
     for (_, hypothesis), log in zip(pairs, logs, strict=True):
         assert hypothesis.log_probability == pytest.approx(log, rel=0, abs=5e-5)  # ten words, not three
@@ -238,7 +239,7 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"sample": {"seed": 3}, "nbest": 4}])
 def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]) -> None:
-    model = script(lambda first, said: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
+    model = script(lambda first, prefix: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
     for beams in decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": 8})):
         assert all(word in (6, 7) for hypothesis in beams for word in hypothesis.tokens)
 
@@ -247,46 +248,46 @@ def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]
 @pytest.mark.parametrize("limit", [1, 2, 7])
 def test_no_output_is_longer_than_the_limit(script: type[Any], options: dict[str, Any], limit: int) -> None:
     """The end mark counts, and its probability is part of the output's even where it was forced."""
-    model = script(lambda first, said: {6: 0.6, 7: 0.39, END: 0.01})
-    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": limit}))
-    for hypothesis in (hypothesis for beams in found for hypothesis in beams):
+    model = script(lambda first, prefix: {6: 0.6, 7: 0.39, END: 0.01})
+    result = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": limit}))
+    for hypothesis in (hypothesis for beams in result for hypothesis in beams):
         assert len(hypothesis.tokens) <= limit - 1
         logs = [math.log(0.6 if word == 6 else 0.39) for word in hypothesis.tokens]
         assert hypothesis.log_probability == pytest.approx(sum(logs) + math.log(0.01), abs=1e-5)
-    assert any(len(hypothesis.tokens) == limit - 1 for beams in found for hypothesis in beams)
+    assert any(len(hypothesis.tokens) == limit - 1 for beams in result for hypothesis in beams)
 
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_each_output_has_a_limit_from_its_own_source(script: type[Any], beam: int) -> None:
     """At most max_ratio tokens for each of the source (its end counted), plus ten."""
-    model = script(lambda first, said: {6: 0.5, 7: 0.3, 8: 0.1, 9: 0.09, END: 0.01})  # no beam of three takes the end
-    found = decode(model, make_requests([[5], [5] * 9, [5] * 3]), Decoding(beam=beam, max_ratio=1.5))
-    assert [len(beams[0].tokens) + 1 for beams in found] == [3 + 10, 15 + 10, 6 + 10]
+    model = script(lambda first, prefix: {6: 0.5, 7: 0.3, 8: 0.1, 9: 0.09, END: 0.01})  # no beam of three takes the end
+    result = decode(model, make_requests([[5], [5] * 9, [5] * 3]), Decoding(beam=beam, max_ratio=1.5))
+    assert [len(beams[0].tokens) + 1 for beams in result] == [3 + 10, 15 + 10, 6 + 10]
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
 def test_no_output_is_longer_than_the_model_can_write(script: type[Any], options: dict[str, Any]) -> None:
-    model = script(lambda first, said: {6: 0.6, 7: 0.39, 8: 0.005, 9: 0.004, END: 0.001})
+    model = script(lambda first, prefix: {6: 0.6, 7: 0.39, 8: 0.005, 9: 0.004, END: 0.001})
     model.longest = 4
-    found = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate(options))
-    assert {len(beams[0].tokens) for beams in found} == {3}  # and the end
+    result = decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate(options))
+    assert {len(beams[0].tokens) for beams in result} == {3}  # and the end
     assert len(model.rows) == 4  # the start and three words were given
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 3, "nbest": 3}, {"sample": {"seed": 3}, "nbest": 3}])
 def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any], options: dict[str, Any]) -> None:
-    model = script(lambda first, said: {6: 0.9, 8: 0.001, END: 0.099})
+    model = script(lambda first, prefix: {6: 0.9, 8: 0.001, END: 0.099})
     prefixes = [[8, 8, 8, 8], [], [8]]
-    found = decode(
+    result = decode(
         model, make_requests([[5], [5], [5]], prefixes=prefixes), Decoding.model_validate({**options, "max_length": 3})
     )
-    for beams, prefix in zip(found, prefixes, strict=True):
+    for beams, prefix in zip(result, prefixes, strict=True):
         for hypothesis in beams:
             assert hypothesis.tokens[: len(prefix)] == prefix
             assert len(hypothesis.tokens) <= max(2, len(prefix))
             logs = {6: math.log(0.9), 8: math.log(0.001)}
-            wanted = sum(logs[word] for word in hypothesis.tokens) + math.log(0.099)
-            assert hypothesis.log_probability == pytest.approx(wanted, abs=1e-4)  # float32, sums near −30
+            expected = sum(logs[word] for word in hypothesis.tokens) + math.log(0.099)
+            assert hypothesis.log_probability == pytest.approx(expected, abs=1e-4)  # float32, sums near −30
 
 
 # --- penalties ---------------------------------------------------------------------------------------------------
@@ -296,11 +297,11 @@ def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any]
 def test_a_forced_prefix_may_hold_marks_that_no_output_of_its_own_does(
     script: type[Any], options: dict[str, Any]
 ) -> None:
-    model = script(lambda first, said: {4: 0.6, END: 0.3, 6: 0.1})
+    model = script(lambda first, prefix: {4: 0.6, END: 0.3, 6: 0.1})
     request = make_requests([[5]], prefixes=[[4, 6, 4]], marks=1)
-    (found, *_) = decode(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
-    assert found.tokens[:3] == [4, 6, 4] and 4 not in found.tokens[3:]
-    assert found.log_probability <= 2 * math.log(0.6) + math.log(0.1)
+    (result, *_) = decode(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
+    assert result.tokens[:3] == [4, 6, 4] and 4 not in result.tokens[3:]
+    assert result.log_probability <= 2 * math.log(0.6) + math.log(0.1)
 
 
 @pytest.mark.parametrize("scored", [True, False])
@@ -308,8 +309,8 @@ def test_a_forced_prefix_may_hold_marks_that_no_output_of_its_own_does(
 def test_scores_that_are_no_numbers_are_refused_by_the_line(
     script: type[Any], options: dict[str, Any], scored: bool
 ) -> None:
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return dict.fromkeys(range(12), math.nan) if first == 8 and len(said) == 1 else {5: 0.8, END: 0.2}
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        return dict.fromkeys(range(12), math.nan) if first == 8 and len(prefix) == 1 else {5: 0.8, END: 0.2}
 
     model, chosen = script(rule), Decoding.model_validate({"max_length": 5, "min_length": 1, **options})
     assert all(decode(model, make_requests([[6], [7]], scored=scored), chosen))
@@ -318,7 +319,7 @@ def test_scores_that_are_no_numbers_are_refused_by_the_line(
 
 
 @pytest.mark.parametrize(
-    ("form", "alpha", "wanted"),
+    ("form", "alpha", "expected"),
     [
         ("gnmt", 1.0, -3.0),  # (5 + 7) / 6 = 2
         ("gnmt", 2.0, -1.5),
@@ -330,17 +331,17 @@ def test_scores_that_are_no_numbers_are_refused_by_the_line(
         ("reward", 0.0, -6.0),
     ],
 )
-def test_log_probabilities_are_normalized_by_length(form: str, alpha: float, wanted: float) -> None:
+def test_log_probabilities_are_normalized_by_length(form: str, alpha: float, expected: float) -> None:
     options = Decoding.model_validate({"length_normalization": form, "length_penalty": alpha})
-    assert normalized(-6.0, 7, options) == pytest.approx(wanted)
-    assert normalized(torch.tensor([-6.0]), torch.tensor([7]), options).tolist() == pytest.approx([wanted])
+    assert normalized(-6.0, 7, options) == pytest.approx(expected)
+    assert normalized(torch.tensor([-6.0]), torch.tensor([7]), options).tolist() == pytest.approx([expected])
 
 
 def test_the_coverage_penalty_counts_each_source_position_up_to_one() -> None:
     covered = torch.tensor([[0.5, 2.0, 0.25, 9.0], [1.0, 1.0, 1.0, 0.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True, True, False], [True, True, True, True]])
-    found = coverage_penalty(covered, mask, 0.3).tolist()
-    assert found == pytest.approx([0.3 * (math.log(0.5) + math.log(0.25)), 0.3 * math.log(1e-6)], rel=1e-12)
+    result = coverage_penalty(covered, mask, 0.3).tolist()
+    assert result == pytest.approx([0.3 * (math.log(0.5) + math.log(0.25)), 0.3 * math.log(1e-6)], rel=1e-12)
 
 
 def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> None:
@@ -353,8 +354,8 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
     for source, beams in zip(sources, decode(model, make_requests(sources), options), strict=True):
         penalties = coverages(model, source, [hypothesis.tokens for hypothesis in beams], 0.3)
         for hypothesis, penalty in zip(beams, penalties, strict=True):
-            wanted = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
-            assert hypothesis.score == pytest.approx(wanted, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
+            expected = hypothesis.log_probability / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.7 + penalty
+            assert hypothesis.score == pytest.approx(expected, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
 
 
 def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(looking_model: Seq2Seq) -> None:
@@ -374,25 +375,25 @@ def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
 def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
     """And beam search finds what greedy misses: 0.4 · 0.9 is more than 0.6 · 0.5."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
         return {(): {6: 0.6, 7: 0.4}, (6,): {8: 0.5, 9: 0.3, 10: 0.2}, (7,): {8: 0.9, 9: 0.1}}.get(
-            tuple(said), {END: 1.0}
+            tuple(prefix), {END: 1.0}
         )
 
-    for beam, wanted in ((1, [6, 8]), (2, [7, 8])):
+    for beam, expected in ((1, [6, 8]), (2, [7, 8])):
         options = Decoding(beam=beam)
         (beams,) = decode(script(rule), make_requests([[5]]), options)
-        assert beams[0].tokens == wanted
+        assert beams[0].tokens == expected
 
 
 def test_a_beam_goes_on_while_a_longer_output_could_still_be_the_best(script: type[Any]) -> None:
     """log 0.6 is more than log 0.4 over the penalty of two words, and less over that of seven."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        return {END: 0.6, 6: 0.4} if not said else {6: 1.0} if len(said) < 6 else {END: 1.0}
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        return {END: 0.6, 6: 0.4} if not prefix else {6: 1.0} if len(prefix) < 6 else {END: 1.0}
 
-    (found,) = decode(script(rule), make_requests([[5]]), Decoding(beam=2, length_penalty=2.0))
-    assert found[0].tokens == [6] * 6
+    (result,) = decode(script(rule), make_requests([[5]]), Decoding(beam=2, length_penalty=2.0))
+    assert result[0].tokens == [6] * 6
 
 
 @given(done=st.lists(st.booleans(), min_size=1, max_size=12), room=st.integers(0, 3))

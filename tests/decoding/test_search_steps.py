@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sightline.decoding.engine import size_for
+from sightline.decoding.search import size_for
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 

@@ -27,8 +27,8 @@ Rule = Callable[[int, list[int]], dict[int, float]]
 def random_rule(seed: int) -> Rule:
     """Distributions drawn for every beginning: some are nearly certain, and most outputs are several words long."""
 
-    def rule(first: int, said: list[int]) -> dict[int, float]:
-        rng = random.Random(f"{seed} {first} {said}")
+    def rule(first: int, prefix: list[int]) -> dict[int, float]:
+        rng = random.Random(f"{seed} {first} {prefix}")
         sharp = rng.choice((0.5, 2.0, 6.0))
         weights = {word: math.exp(sharp * rng.gauss(0, 1)) for word in WORDS}
         total = sum(weights.values())
@@ -38,9 +38,9 @@ def random_rule(seed: int) -> Rule:
     return rule
 
 
-def near_certain(first: int, said: list[int]) -> dict[int, float]:
+def near_certain(first: int, prefix: list[int]) -> dict[int, float]:
     """One output of twelve words, so likely that greedy search finds it; at each step it might also end at once."""
-    if len(said) == 12:
+    if len(prefix) == 12:
         return {END: 0.999, 5: 0.001}
     return {4: 0.98, END: 0.01, 5: 0.006, 6: 0.004}
 
@@ -53,7 +53,7 @@ class Followed:
     """Whether a beam still has a given output in it: live, or finished."""
 
     def __init__(self, tokens: list[int]) -> None:
-        self.wanted = [*tokens, END]
+        self.target = [*tokens, END]
         self.beginnings: list[list[int]] = [[]]
         self.lost = False
 
@@ -61,12 +61,12 @@ class Followed:
         words, parents = step.words[0].tolist(), step.parents[0].tolist()
         grown = [[*self.beginnings[parent], word] for word, parent in zip(words, parents, strict=True)]
         for place, finished in enumerate(step.finished[0].tolist()):
-            if finished and grown[place] == self.wanted:
+            if finished and grown[place] == self.target:
                 return
         slots = zip(step.slots[0].tolist(), step.alive[0].tolist(), strict=True)
         live = [grown[slot] for slot, alive in slots if alive]
         self.beginnings = [grown[slot] for slot in step.slots[0].tolist()]
-        self.lost |= self.wanted[: step.step + 1] not in live
+        self.lost |= self.target[: step.step + 1] not in live
 
 
 def pruned(model: Any, options: Decoding, greedy: list[int], **request: Any) -> bool:
@@ -86,8 +86,8 @@ def test_by_default_a_beam_does_not_lose_what_greedy_search_finds(
 ) -> None:
     """Five outputs that end too early have finished long before the right one."""
     shape: dict[str, Any] = {"length_normalization": form, "length_penalty": alpha}
-    greedy, found = (searched(script(near_certain), Decoding(beam=width, **shape))[0] for width in (1, beam))
-    assert greedy.tokens == found.tokens == [4] * 12
+    greedy, result = (searched(script(near_certain), Decoding(beam=width, **shape))[0] for width in (1, beam))
+    assert greedy.tokens == result.tokens == [4] * 12
 
 
 def test_as_many_finished_outputs_as_the_beam_is_wide_are_enough_for_the_count_rule_alone(script: type[Any]) -> None:
@@ -106,8 +106,8 @@ def test_under_the_exact_bound_only_what_was_pruned_scores_below_greedy_search(
     options = Decoding(beam=beam, stopping="bound", **shape)
     for seed in range(12):
         model = script(random_rule(seed), 9)
-        greedy, found = searched(model, Decoding(beam=1, **shape))[0], searched(model, options)[0]
-        if found.score < greedy.score - CLOSE:
+        greedy, result = searched(model, Decoding(beam=1, **shape))[0], searched(model, options)[0]
+        if result.score < greedy.score - CLOSE:
             assert pruned(model, options, greedy.tokens)
 
 
@@ -117,10 +117,10 @@ def test_groups_follow_the_same_rule(script: type[Any], changes: dict[str, Any],
     model = script(random_rule(seed), 9)
     greedy = searched(model, Decoding(beam=1, max_length=9))[0]
     options = Decoding(stopping="bound", max_length=9, **changes)
-    found = searched(model, options)[0]
+    result = searched(model, options)[0]
     first = Decoding(beam=options.beam // options.groups, stopping="bound", max_length=9)
-    assert found.score >= searched(model, first)[0].score - CLOSE  # no penalty in the first group: it is a plain beam
-    if found.score < greedy.score - CLOSE:
+    assert result.score >= searched(model, first)[0].score - CLOSE  # no penalty in the first group: it is a plain beam
+    if result.score < greedy.score - CLOSE:
         assert pruned(model, options, greedy.tokens)
 
 
@@ -131,8 +131,8 @@ def test_required_phrases_follow_the_same_rule(script: type[Any], seed: int, bea
     model = script(random_rule(seed), 9)
     greedy = searched(model, Decoding(beam=1, max_length=9), demands=demands, edges=Edges.none(9))[0]
     options = Decoding(beam=beam, stopping="bound", max_length=9)
-    found = searched(model, options, demands=demands, edges=Edges.none(9))[0]
-    if found.score < greedy.score - CLOSE:
+    result = searched(model, options, demands=demands, edges=Edges.none(9))[0]
+    if result.score < greedy.score - CLOSE:
         assert pruned(model, options, greedy.tokens, demands=demands, edges=Edges.none(9))
 
 
@@ -144,7 +144,7 @@ def endless(progress: SearchProgress, options: Decoding) -> torch.Tensor:
 
 
 def scores(model: Any, options: Decoding, **request: Any) -> list[float]:
-    return [found.score for found in searched(model, options, **request)]
+    return [result.score for result in searched(model, options, **request)]
 
 
 @pytest.mark.parametrize("nbest", [1, 3])
@@ -157,10 +157,10 @@ def test_a_longer_search_than_to_the_exact_bound_finds_nothing_better(
     options = Decoding(beam=4, nbest=nbest, stopping="bound", **shape)
     for seed in range(6):
         model = script(random_rule(seed), 9)
-        found = scores(model, options, prefixes=[prefix])
+        result = scores(model, options, prefixes=[prefix])
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(beam_module, "is_over", endless)
-            assert found == pytest.approx(scores(model, options, prefixes=[prefix]), abs=CLOSE)
+            assert result == pytest.approx(scores(model, options, prefixes=[prefix]), abs=CLOSE)
 
 
 @pytest.mark.parametrize(("form", "alpha", "groups"), [("gnmt", 1.0, 1), ("length", 1.0, 2), ("reward", 0.4, 1)])
@@ -170,29 +170,29 @@ def test_nor_with_a_coverage_penalty(
     shape: dict[str, Any] = {"length_normalization": form, "length_penalty": alpha, "groups": groups}
     options = Decoding(beam=4, nbest=2, stopping="bound", coverage_penalty=0.3, max_length=8, **shape)
     request = make_requests([[5, 9, 4], [6], [12, 8, 5, 7, 10]])
-    found, longer = decode(looking_model, request, options), []
+    result, longer = decode(looking_model, request, options), []
     monkeypatch.setattr(beam_module, "is_over", endless)
     longer = decode(looking_model, request, options)
-    for ours, theirs in zip(found, longer, strict=True):
+    for ours, theirs in zip(result, longer, strict=True):
         assert [each.score for each in ours] == pytest.approx([each.score for each in theirs], abs=CLOSE)
 
 
 # --- the rules, by hand ----------------------------------------------------------------------------------------------
 
 
-def over(rule: str, best: float, kept: list[float], **changes: Any) -> bool:
+def over(rule: str, best: float, finished: list[float], **changes: Any) -> bool:
     """Ten tokens live, at most twenty; as many kept as the beam is wide."""
     progress = SearchProgress(
-        torch.tensor([best]), 10, torch.tensor([20]), torch.tensor([kept]), torch.tensor([changes.pop("total", 0)])
+        torch.tensor([best]), 10, torch.tensor([20]), torch.tensor([finished]), torch.tensor([changes.pop("total", 0)])
     )
-    shape = {"beam": len(kept), "length_normalization": "length", "length_penalty": 1.0, "stopping": rule}
+    shape = {"beam": len(finished), "length_normalization": "length", "length_penalty": 1.0, "stopping": rule}
     return bool(is_over(progress, Decoding.model_validate(shape | changes)))
 
 
 def test_the_exact_bound_takes_the_length_of_the_limit() -> None:
     assert over("bound", -10.0, [-0.5, -9.0])  # −10 / 20
     assert not over("bound", -9.9, [-0.5, -9.0])
-    assert not over("bound", -10.0, [-0.5, -9.0], nbest=2)  # the second best is wanted too
+    assert not over("bound", -10.0, [-0.5, -9.0], nbest=2)  # the second best counts too
     assert over("bound", float("-inf"), [float("-inf")] * 2)
 
 
@@ -218,8 +218,8 @@ def test_by_default_no_output_scores_below_what_the_count_rule_finds(
     shape: dict[str, Any] = {"beam": 3, "length_normalization": form, "length_penalty": alpha, "max_length": 9}
     for seed in range(12):
         model = script(random_rule(seed), 9)
-        found, early = (scores(model, Decoding(**shape, **rule))[0] for rule in ({}, {"stopping": "count"}))
-        assert found >= early - CLOSE
+        result, early = (scores(model, Decoding(**shape, **rule))[0] for rule in ({}, {"stopping": "count"}))
+        assert result >= early - CLOSE
 
 
 def test_patience_is_refused_where_nothing_waits() -> None:

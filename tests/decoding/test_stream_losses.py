@@ -60,23 +60,23 @@ def losses_after_start(model: Any, text: np.ndarray) -> np.ndarray:
 
 @torch.no_grad()
 def token_by_token(model: Any, text: np.ndarray) -> np.ndarray:
-    state, found = model.begin_empty(1), []
+    state, result = model.begin_empty(1), []
     for before, token in zip([START, *text[:-1].tolist()], text.tolist(), strict=True):
         features, state = model.advance(torch.tensor([[before]]), state)
-        found.append(-float(model.logits(features)[0, 0].log_softmax(-1)[token]))
-    return np.array(found)
+        result.append(-float(model.logits(features)[0, 0].log_softmax(-1)[token]))
+    return np.array(result)
 
 
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("length", [1, 5, 8, 9, 16, 29])
 def test_windows_side_by_side_are_a_loop_over_them(body: str, length: int) -> None:
     model, text = built(body), stream(length)
-    wanted = []
+    expected = []
     for at in range(0, length, 8):  # the last window reaches back over what the one before it has scored
         begin = max(0, min(at, length - 8))
-        wanted.append(losses_after_start(model, text[begin : at + 8])[at - begin :])
-    found = stream_losses(model, text, context=8, stride=8, tokens=24)
-    np.testing.assert_allclose(found, np.concatenate(wanted), atol=1e-5)
+        expected.append(losses_after_start(model, text[begin : at + 8])[at - begin :])
+    result = stream_losses(model, text, context=8, stride=8, tokens=24)
+    np.testing.assert_allclose(result, np.concatenate(expected), atol=1e-5)
 
 
 @settings(max_examples=40)
@@ -84,16 +84,16 @@ def test_windows_side_by_side_are_a_loop_over_them(body: str, length: int) -> No
 def test_sliding_windows_score_every_token_once_with_enough_before_it(length: int, stride: int, tokens: int) -> None:
     """Each token by the window that first reaches it, whatever is computed side by side."""
     model, text, context = built("rotary"), stream(length), 6
-    wanted = np.full(length, np.nan)
+    expected = np.full(length, np.nan)
     end = min(context, length)
-    while np.isnan(wanted).any():
+    while np.isnan(expected).any():
         begin = max(0, end - context)
         own = losses_after_start(model, text[begin:end])
-        fresh = np.isnan(wanted[begin:end])
-        wanted[begin:end][fresh] = own[fresh]
+        fresh = np.isnan(expected[begin:end])
+        expected[begin:end][fresh] = own[fresh]
         end = min(end + stride, length)
-    found = stream_losses(model, text, context=context, stride=stride, tokens=tokens)
-    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    result = stream_losses(model, text, context=context, stride=stride, tokens=tokens)
+    np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 def test_no_more_windows_are_read_at_once_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,22 +108,22 @@ def test_no_more_windows_are_read_at_once_than_there_is_room_for(monkeypatch: py
 def test_one_window_as_long_as_the_text_is_the_text_token_by_token(body: str) -> None:
     model, text = built(body), stream(19)
     for context in (19, 40):
-        found = stream_losses(model, text, context=context, stride=5)
-        np.testing.assert_allclose(found, token_by_token(model, text), atol=1e-5)
+        result = stream_losses(model, text, context=context, stride=5)
+        np.testing.assert_allclose(result, token_by_token(model, text), atol=1e-5)
 
 
 @pytest.mark.parametrize("body", ["lstm", "gru"])
 @pytest.mark.parametrize(("length", "context"), [(1, 4), (3, 4), (37, 4), (40, 8), (41, 1)])
 def test_a_carried_row_is_one_plain_pass_over_the_text(body: str, length: int, context: int) -> None:
     model, text = built(body), stream(length)
-    found = stream_losses(model, text, context=context, stride=context, carry=True, tokens=context)
-    np.testing.assert_allclose(found, token_by_token(model, text), atol=1e-5)
+    result = stream_losses(model, text, context=context, stride=context, carry=True, tokens=context)
+    np.testing.assert_allclose(result, token_by_token(model, text), atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [2, 3, 5])
 def test_several_carried_rows_warm_up_on_the_window_before_their_part(rows: int) -> None:
     model, text, context = built("lstm"), stream(203), 10
-    found = stream_losses(model, text, context=context, stride=context, carry=True, tokens=rows * context)
+    result = stream_losses(model, text, context=context, stride=context, carry=True, tokens=rows * context)
     bounds = np.linspace(0, len(text), rows + 1).astype(int)
     with torch.no_grad():
         for start, stop in pairwise(bounds.tolist()):
@@ -132,14 +132,14 @@ def test_several_carried_rows_warm_up_on_the_window_before_their_part(rows: int)
             features, _ = model.advance(torch.from_numpy(before)[None], model.begin_empty(1))
             logs = model.logits(features)[0].log_softmax(-1)
             own = -logs[torch.arange(stop - begin), torch.from_numpy(text[begin:stop].astype(np.int64))].numpy()
-            np.testing.assert_allclose(found[start:stop], own[start - begin :], atol=1e-5)
-    assert np.abs(found - token_by_token(model, text)).mean() < 1e-2  # the far past is as good as forgotten
+            np.testing.assert_allclose(result[start:stop], own[start - begin :], atol=1e-5)
+    assert np.abs(result - token_by_token(model, text)).mean() < 1e-2  # the far past is as good as forgotten
 
 
 def test_a_short_text_is_carried_in_one_row_however_many_there_is_room_for() -> None:
     model, text = built("lstm"), stream(79)
-    found = stream_losses(model, text, context=10, stride=10, carry=True, tokens=1_000)
-    np.testing.assert_allclose(found, token_by_token(model, text), atol=1e-5)
+    result = stream_losses(model, text, context=10, stride=10, carry=True, tokens=1_000)
+    np.testing.assert_allclose(result, token_by_token(model, text), atol=1e-5)
 
 
 def test_carrying_is_not_the_same_as_beginning_anew() -> None:

@@ -15,9 +15,9 @@ from sightline.decoding.ranking import top_k
 def test_it_is_torchs_topk(size: int, k: int) -> None:
     scores = torch.randn(9, size)
     values, indices = top_k(scores, k)
-    wanted = scores.topk(k, dim=-1)
-    assert torch.equal(values, wanted.values)
-    assert torch.equal(indices, wanted.indices)  # normal draws do not tie
+    expected = scores.topk(k, dim=-1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(indices, expected.indices)  # normal draws do not tie
 
 
 @pytest.mark.parametrize("size", [703, 704])  # with and without a rest behind the last whole block
@@ -34,9 +34,9 @@ def test_the_largest_is_found_wherever_it_stands(where: int, size: int) -> None:
 def test_rows_that_do_not_lie_side_by_side_in_memory_are_read_right(size: int) -> None:
     scores = torch.randn(size, 6).t()
     values, indices = top_k(scores, 3)
-    wanted = scores.topk(3, dim=-1)
-    assert torch.equal(values, wanted.values)
-    assert torch.equal(indices, wanted.indices)
+    expected = scores.topk(3, dim=-1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(indices, expected.indices)
 
 
 def test_all_of_them_may_stand_in_one_block() -> None:
@@ -71,6 +71,6 @@ def test_rows_with_little_left_are_handled() -> None:
 def test_a_gpu_finds_what_a_cpu_finds(cuda: torch.device, size: int, k: int) -> None:
     scores = torch.randn(50, size)
     values, indices = top_k(scores.to(cuda), k)
-    wanted = scores.topk(k, dim=-1)
-    assert torch.equal(values.cpu(), wanted.values)
-    assert torch.equal(indices.cpu(), wanted.indices)
+    expected = scores.topk(k, dim=-1)
+    assert torch.equal(values.cpu(), expected.values)
+    assert torch.equal(indices.cpu(), expected.indices)

@@ -40,8 +40,8 @@ TARGETS = [[7, 4], [8, 8, 9, 4, 10, 11], [], [5]]
 
 @pytest.mark.parametrize("tokens", [1, 12, 4096])
 def test_the_strongest_links_of_many_are_those_of_each_alone(looking_model: Seq2Seq, tokens: int) -> None:
-    found = strongest_links(looking_model, SOURCES, TARGETS, tokens=tokens)
-    for source, target, links in zip(SOURCES, TARGETS, found, strict=True):
+    result = strongest_links(looking_model, SOURCES, TARGETS, tokens=tokens)
+    for source, target, links in zip(SOURCES, TARGETS, result, strict=True):
         weights = attention_to_source(looking_model, source, target)
         assert weights is not None
         assert links.tolist() == weights[: len(target), : len(source)].argmax(-1).tolist()
@@ -49,7 +49,7 @@ def test_the_strongest_links_of_many_are_those_of_each_alone(looking_model: Seq2
 
 def test_nothing_links_the_output_of_a_model_without_attention(script: type[Any]) -> None:
     with pytest.raises(ValueError, match="no attention to a source"):
-        strongest_links(script(lambda first, said: {END: 1.0}), [[5]], [[6]])
+        strongest_links(script(lambda first, prefix: {END: 1.0}), [[5]], [[6]])
 
 
 # --- the dictionary -------------------------------------------------------------------------------------------------
@@ -122,13 +122,13 @@ def vocabulary(lowercase: bool = False) -> Vocabulary:
 @dataclass(frozen=True)
 class PointerState:
     source: Tensor  # (B, S), END behind each sentence
-    said: Tensor  # (B, W): how many words
+    lengths: Tensor  # (B, W) number of words
 
     def select(self, parents: Tensor) -> PointerState:
-        return replace(self, said=self.said.gather(1, parents))
+        return replace(self, lengths=self.lengths.gather(1, parents))
 
     def keep(self, sentences: Tensor) -> PointerState:
-        return PointerState(self.source[sentences], self.said[sentences])
+        return PointerState(self.source[sentences], self.lengths[sentences])
 
 
 class Pointer(nn.Module):
@@ -153,20 +153,20 @@ class Pointer(nn.Module):
         return PointerState(memory, memory.new_zeros(len(memory), 1))
 
     def advance(self, tokens: Tensor, state: PointerState, layout: Layout | None = None) -> tuple[Tensor, PointerState]:
-        sentences, width = state.said.shape
+        sentences, width = state.lengths.shape
         steps = tokens.shape[1]
         features = torch.full((sentences, width, steps, self.size), float("-inf"))
         weights = torch.zeros(sentences, width, steps, state.source.shape[1])
         for b, w, t in np.ndindex(sentences, width, steps):
             length = state.source[b].tolist().index(END)
-            place = length - 1 - int(state.said[b, w]) - t
+            place = length - 1 - int(state.lengths[b, w]) - t
             weights[b, w, t, length] = 0.6
             weights[b, w, t, max(place, 0)] += 0.4
             due = self.pairs.get(int(state.source[b, place]), UNK) if place >= 0 else END
             features[b, w, t, UNK] = np.log(0.2) if place >= 0 else float("-inf")
             features[b, w, t, due] = np.log(0.8) if due not in (UNK, END) else 0.0
         self.attention.tap("weights", weights.flatten(1, 2)[:, None])
-        return features.view(-1, steps, self.size), replace(state, said=state.said + steps)
+        return features.view(-1, steps, self.size), replace(state, lengths=state.lengths + steps)
 
     def logits(self, features: Tensor) -> Tensor:
         return features.clone()
@@ -190,13 +190,13 @@ def answerer(dictionary: dict[str, str] | None = None, lowercase: bool = False, 
     return build_task(recipe(**decoding), words, Pointer(words), torch.device("cpu"), dictionary)
 
 
-def predicted(asked: Task, texts: list[str], prefixes: list[str] | None = None) -> list[list[Prediction]]:
+def predicted(task: Task, texts: list[str], prefixes: list[str] | None = None) -> list[list[Prediction]]:
     pairs = zip(texts, prefixes or [None] * len(texts), strict=True)
-    return asked.predict([Request(text, asked.recipe.decoding, prefix_text=prefix) for text, prefix in pairs])
+    return task.predict([Request(text, task.recipe.decoding, prefix_text=prefix) for text, prefix in pairs])
 
 
-def answers(asked: Task, texts: list[str], **more: Any) -> list[list[str]]:
-    return [[guess.text for guess in found] for found in predicted(asked, texts, **more)]
+def answers(task: Task, texts: list[str], **more: Any) -> list[list[str]]:
+    return [[guess.text for guess in result] for result in predicted(task, texts, **more)]
 
 
 TEXTS = ["der Hund", "", "Gerät sieht die Züricher Katze", "Ampère", "die  Züricher sieht (Gerät) der Hund Gerät"]
@@ -208,8 +208,8 @@ def test_without_replacing_what_is_unknown_is_shown() -> None:
 
 @pytest.mark.parametrize("batch_tokens", [1, 14, 8192])
 def test_an_unknown_word_becomes_the_source_word_looked_at_as_it_stands_there(batch_tokens: int) -> None:
-    found = answers(answerer(replace_unknown="copy", batch_tokens=batch_tokens), TEXTS)
-    assert found == [
+    result = answers(answerer(replace_unknown="copy", batch_tokens=batch_tokens), TEXTS)
+    assert result == [
         ["dog the"],
         [""],
         ["cat Züricher a sees Gerät"],
@@ -220,13 +220,13 @@ def test_an_unknown_word_becomes_the_source_word_looked_at_as_it_stands_there(ba
 
 def test_where_the_vocabulary_has_no_case_copied_words_keep_theirs_and_the_dictionary_looks_past_it() -> None:
     assert answers(answerer(replace_unknown="copy", lowercase=True), ["DER Gerät"]) == [["Gerät the"]]
-    asked = answerer({"gerät": "gadget"}, replace_unknown="dictionary", lowercase=True)
-    assert answers(asked, ["DER Gerät"]) == [["gadget the"]]
+    task = answerer({"gerät": "gadget"}, replace_unknown="dictionary", lowercase=True)
+    assert answers(task, ["DER Gerät"]) == [["gadget the"]]
 
 
 def test_a_word_with_a_translation_becomes_that_and_the_others_are_copied() -> None:
-    asked = answerer({"Gerät": "gadget", "Hund": "hound"}, replace_unknown="dictionary")
-    assert answers(asked, TEXTS[2:4]) == [["cat Züricher a sees gadget"], ["Ampère"]]
+    task = answerer({"Gerät": "gadget", "Hund": "hound"}, replace_unknown="dictionary")
+    assert answers(task, TEXTS[2:4]) == [["cat Züricher a sees gadget"], ["Ampère"]]
 
 
 def test_copying_does_not_look_into_the_dictionary() -> None:
@@ -234,27 +234,27 @@ def test_copying_does_not_look_into_the_dictionary() -> None:
 
 
 def test_every_one_of_the_best_has_its_own_unknown_words() -> None:
-    asked = answerer({"Hund": "hound"}, replace_unknown="dictionary", beam=4, nbest=4, length_penalty=0.0)
+    task = answerer({"Hund": "hound"}, replace_unknown="dictionary", beam=4, nbest=4, length_penalty=0.0)
     texts = ["Katze", "der Hund", "Gerät der"]
-    found = predicted(asked, texts)
-    assert {guess.text for guess in found[1]} == {"dog the", "hound the", "dog der", "hound der"}
-    assert found[1][0].text == "dog the"
-    assert [guess.text for guess in found[0]][:2] == ["cat", "Katze"]
-    assert [guess.text for guess in found[2]][:2] == ["the Gerät", "der Gerät"]
-    assert [UNK in guess.tokens for guess in found[2]][:2] == [True, True]  # the tokens stay what the model wrote
+    result = predicted(task, texts)
+    assert {guess.text for guess in result[1]} == {"dog the", "hound the", "dog der", "hound der"}
+    assert result[1][0].text == "dog the"
+    assert [guess.text for guess in result[0]][:2] == ["cat", "Katze"]
+    assert [guess.text for guess in result[2]][:2] == ["the Gerät", "der Gerät"]
+    assert [UNK in guess.tokens for guess in result[2]][:2] == [True, True]  # the tokens stay what the model wrote
 
 
 def test_the_unknown_words_of_a_given_beginning_are_its_own() -> None:
-    found = answers(answerer(replace_unknown="copy"), ["Gerät der Hund"], prefixes=["hound"])
-    assert found == [["hound the Gerät"]]
+    result = answers(answerer(replace_unknown="copy"), ["Gerät der Hund"], prefixes=["hound"])
+    assert result == [["hound the Gerät"]]
     both = answers(answerer(replace_unknown="copy"), ["Hund", "Gerät der Hund"], prefixes=["dog", "hound"])
     assert both == [["dog"], ["hound the Gerät"]]
 
 
 def test_of_a_text_that_was_cut_only_what_was_read_is_looked_at() -> None:
     words = vocabulary()
-    found = replace_unknown(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
-    assert found == ["Hund"]
+    result = replace_unknown(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
+    assert result == ["Hund"]
 
 
 def test_without_a_dictionary_the_remedy_is_named() -> None:
@@ -275,24 +275,24 @@ def test_a_dictionary_is_learned_from_where_the_model_looks() -> None:
         Example("der der der der der der der der Umlauf", "circulation the the the the the the the the"),
         Example("Umlauf", "circulation the the the the the the the the"),
     ]
-    found = learn_dictionary(Pointer(words), words, examples, longest=8)
-    wanted = {"Gerät": ("gadget", 2), "Züricher": ("Zurich", 1), "der": ("the", 1), "Hund": ("dog", 1)}
-    assert found == {word: Translation(*entry) for word, entry in sorted({**wanted, "sieht": ("sees", 1)}.items())}
-    assert learn_dictionary(Pointer(words), words, examples, longest=4) == found  # the longest of them has four
+    result = learn_dictionary(Pointer(words), words, examples, longest=8)
+    expected = {"Gerät": ("gadget", 2), "Züricher": ("Zurich", 1), "der": ("the", 1), "Hund": ("dog", 1)}
+    assert result == {word: Translation(*entry) for word, entry in sorted({**expected, "sieht": ("sees", 1)}.items())}
+    assert learn_dictionary(Pointer(words), words, examples, longest=4) == result  # the longest of them has four
     assert learn_dictionary(Pointer(words), words, examples, longest=8, least=2) == {"Gerät": Translation("gadget", 2)}
 
 
 def test_of_sources_that_are_cut_a_dictionary_knows_what_was_read() -> None:
     words = vocabulary()
-    found = learn_dictionary(Pointer(words), words, [Example("der Hund Gerät Katze", "dog the")], longest=2, cut=2)
-    assert found == {"der": Translation("the", 1), "Hund": Translation("dog", 1)}
+    result = learn_dictionary(Pointer(words), words, [Example("der Hund Gerät Katze", "dog the")], longest=2, cut=2)
+    assert result == {"der": Translation("the", 1), "Hund": Translation("dog", 1)}
     assert learn_dictionary(Pointer(words), words, [Example("der Hund Gerät", "dog the")], longest=2) == {}
 
 
 def test_a_dictionary_has_words_as_the_tokenizers_see_them() -> None:
     words = vocabulary(lowercase=True)
-    found = learn_dictionary(Pointer(words), words, [Example("DER Gerät", "GADGET The")], longest=8)
-    assert found == {"der": Translation("the", 1), "gerät": Translation("gadget", 1)}
+    result = learn_dictionary(Pointer(words), words, [Example("DER Gerät", "GADGET The")], longest=8)
+    assert result == {"der": Translation("the", 1), "gerät": Translation("gadget", 1)}
 
 
 # --- recipes ---------------------------------------------------------------------------------------------------------

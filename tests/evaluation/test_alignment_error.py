@@ -9,27 +9,27 @@ from sightline.evaluation.alignment_error import Gold, measure_alignments, parse
 SURE, POSSIBLE = frozenset({(0, 0), (1, 1)}), frozenset({(0, 0), (1, 1), (1, 2), (2, 2)})
 
 
-def values(found: list[frozenset[tuple[int, int]]], gold: list[Gold]) -> dict[str, float]:
-    return {measured.name: measured.value for measured in measure_alignments(found, gold)}
+def values(result: list[frozenset[tuple[int, int]]], gold: list[Gold]) -> dict[str, float]:
+    return {measured.name: measured.value for measured in measure_alignments(result, gold)}
 
 
 def test_by_hand_with_sure_and_possible_links() -> None:
-    found = frozenset({(0, 0), (1, 2), (3, 3)})  # one sure, one more possible, one wrong
-    assert values([found], [Gold(SURE, POSSIBLE)]) == pytest.approx(
+    result = frozenset({(0, 0), (1, 2), (3, 3)})  # one sure, one more possible, one wrong
+    assert values([result], [Gold(SURE, POSSIBLE)]) == pytest.approx(
         {"AER": 1 - (1 + 2) / (3 + 2), "precision": 2 / 3, "recall": 1 / 2}
     )
 
 
 def test_where_all_links_are_sure_the_error_is_what_the_f_score_lacks() -> None:
-    found = frozenset({(0, 0), (1, 2), (2, 2)})
-    measured = values([found], [Gold(SURE, SURE)])
+    result = frozenset({(0, 0), (1, 2), (2, 2)})
+    measured = values([result], [Gold(SURE, SURE)])
     precision, recall = measured["precision"], measured["recall"]
     assert measured["AER"] == pytest.approx(1 - 2 * precision * recall / (precision + recall))
 
 
 def test_the_sure_links_alone_and_the_possible_ones_beside_them_make_no_error() -> None:
-    for found in (SURE, SURE | {(1, 2)}, POSSIBLE):
-        measured = values([found], [Gold(SURE, POSSIBLE)])
+    for result in (SURE, SURE | {(1, 2)}, POSSIBLE):
+        measured = values([result], [Gold(SURE, POSSIBLE)])
         assert (measured["AER"], measured["precision"], measured["recall"]) == (0.0, 1.0, 1.0)
 
 
@@ -46,8 +46,8 @@ def test_no_link_where_none_is_wanted_is_right_and_else_all_wrong() -> None:
 
 
 def test_scores_have_intervals_and_say_which_links_there_were() -> None:
-    found, gold = [SURE, frozenset({(0, 1)})] * 20, [Gold(SURE, POSSIBLE)] * 40
-    error = measure_alignments(found, gold)[0].score(bootstrap=200)
+    result, gold = [SURE, frozenset({(0, 1)})] * 20, [Gold(SURE, POSSIBLE)] * 40
+    error = measure_alignments(result, gold)[0].score(bootstrap=200)
     assert error.low < error.value < error.high
     assert error.better == "lower" and str(error).startswith("AER 0.429 [0.")
     assert error.signature == "links:sure+possible|bs:200|seed:12345"

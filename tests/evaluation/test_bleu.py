@@ -31,18 +31,20 @@ REFERENCES = [[text] for text in CHINESE]
 def test_two_chinese_sentences_score_as_sacrebleu_with_zh() -> None:
     theirs = sacrebleu.corpus_bleu(GUESSES, [CHINESE], tokenize="zh").score
     assert theirs > 40
-    found = score("bleu", GUESSES, REFERENCES, bootstrap=0)
-    assert found.value == theirs
-    assert "|tok:zh|" in found.signature
+    result = score("bleu", GUESSES, REFERENCES, bootstrap=0)
+    assert result.value == theirs
+    assert "|tok:zh|" in result.signature
     plain = score("bleu", GUESSES, REFERENCES, section=Evaluation(bleu_tokenize="13a"), bootstrap=0)
     assert plain.value == sacrebleu.corpus_bleu(GUESSES, [CHINESE]).score < 1
 
 
 @pytest.mark.parametrize("tokenize", ["13a", "zh", "char", "intl", "none"])
 def test_every_tokenizer_is_sacrebleus(tokenize: BleuTokenizer) -> None:
-    guesses, wanted = [*GUESSES, "The cat, it sat."], [*CHINESE, "The cat - it sat!"]
-    found = score("bleu", guesses, [[text] for text in wanted], section=Evaluation(bleu_tokenize=tokenize), bootstrap=0)
-    assert found.value == sacrebleu.corpus_bleu(guesses, [wanted], tokenize=tokenize, force=True).score
+    guesses, expected = [*GUESSES, "The cat, it sat."], [*CHINESE, "The cat - it sat!"]
+    result = score(
+        "bleu", guesses, [[text] for text in expected], section=Evaluation(bleu_tokenize=tokenize), bootstrap=0
+    )
+    assert result.value == sacrebleu.corpus_bleu(guesses, [expected], tokenize=tokenize, force=True).score
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,12 @@ def test_a_tokenizer_without_its_package_names_it(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_chrf_with_words_is_sacrebleus(order: int) -> None:
-    guesses, wanted = ["the cat, it sat down", "a dog (runs)."], ["the cat - it sat", "the dog (runs) ."]
+    guesses, expected = ["the cat, it sat down", "a dog (runs)."], ["the cat - it sat", "the dog (runs) ."]
     metric = sacrebleu.CHRF(word_order=order)
-    found = measure("chrf", guesses, [[text] for text in wanted], section=Evaluation(chrf_word_order=order))
-    assert found.value == pytest.approx(metric.corpus_score(guesses, [wanted]).score, abs=1e-9)
-    assert found.score(bootstrap=0).signature == metric.get_signature().format()
-    assert found.name == "chrF2" + "+" * order
+    result = measure("chrf", guesses, [[text] for text in expected], section=Evaluation(chrf_word_order=order))
+    assert result.value == pytest.approx(metric.corpus_score(guesses, [expected]).score, abs=1e-9)
+    assert result.score(bootstrap=0).signature == metric.get_signature().format()
+    assert result.name == "chrF2" + "+" * order
 
 
 @pytest.mark.parametrize("order", [0, 2])
@@ -94,9 +96,9 @@ def test_the_utilities_of_minimum_bayes_risk_cut_as_the_metrics_do(order: int) -
     section = Evaluation(bleu_tokenize="zh", chrf_word_order=order)
     pairs = {name: UTILITIES[name](texts, section) for name in ("bleu", "chrf")}
     for row, guess in enumerate(texts):
-        for column, wanted in enumerate(texts):
-            bleu = sacrebleu.sentence_bleu(guess, [wanted], tokenize="zh").score
-            chrf = sacrebleu.sentence_chrf(guess, [wanted], word_order=order).score
+        for column, expected in enumerate(texts):
+            bleu = sacrebleu.sentence_bleu(guess, [expected], tokenize="zh").score
+            chrf = sacrebleu.sentence_chrf(guess, [expected], word_order=order).score
             assert pairs["bleu"][row, column] == pytest.approx(bleu, abs=1e-6)
             assert pairs["chrf"][row, column] == pytest.approx(chrf, abs=1e-6)
     assert (UTILITIES["bleu"](CHINESE, None) == UTILITIES["bleu"](CHINESE, section)).all()  # auto, by the outputs

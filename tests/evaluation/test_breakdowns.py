@@ -36,10 +36,10 @@ def share_equal(outputs: list[str], references: list[list[str]]) -> float:
 def test_each_system_is_scored_on_the_sentences_of_each_length() -> None:
     references = [["a"], ["a b"], ["a b c d"], ["a b c d"], ["a b c d e f"], ["a b c d e f g h i"]]
     outputs = ["a", "x", "a b c d", "a b c d", "x", "x"]
-    found = quality_by_length(
+    result = quality_by_length(
         references, {"A": outputs, "B": [several[0] for several in references]}, share_equal, least=2
     )
-    assert [(each.label, each.sentences, each.scores) for each in found] == [
+    assert [(each.label, each.sentences, each.scores) for each in result] == [
         ("1-2", 2, {"A": 0.5, "B": 1.0}),
         ("3-4", 2, {"A": 1.0, "B": 1.0}),
         ("5-9", 2, {"A": 0.0, "B": 1.0}),
@@ -47,23 +47,23 @@ def test_each_system_is_scored_on_the_sentences_of_each_length() -> None:
 
 
 def test_the_length_of_a_sentence_is_the_rounded_average_of_its_references() -> None:
-    found = quality_by_length(
+    result = quality_by_length(
         [["a", "a b"], ["a", "a b", "a b"], ["a b c d", "a"]], {"A": ["", "", ""]}, share_equal, least=1
     )
-    assert [(each.label, each.sentences) for each in found] == [("2", 2), ("3", 1)]
+    assert [(each.label, each.sentences) for each in result] == [("2", 2), ("3", 1)]
 
 
 def test_a_bucket_too_small_is_joined_with_the_next() -> None:
     references = [["a"]] * 35 + [["a b"]] * 5 + [["a b c"]] * 20
-    found = quality_by_length(references, {"A": [""] * 60}, share_equal, least=10)
-    assert [(each.label, each.sentences) for each in found] == [("1", 35), ("2-3", 25)]
+    result = quality_by_length(references, {"A": [""] * 60}, share_equal, least=10)
+    assert [(each.label, each.sentences) for each in result] == [("1", 35), ("2-3", 25)]
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(59, [59]), (60, [30, 30]), (100, [34, 33, 33])])
 def test_as_many_buckets_as_thirty_sentences_each_can_fill_are_filled_alike(count: int, sizes: list[int]) -> None:
     references = [["a " * length] for length in range(1, count + 1)]
-    found = quality_by_length(references, {"A": [""] * count}, share_equal)
-    assert [each.sentences for each in found] == sizes
+    result = quality_by_length(references, {"A": [""] * count}, share_equal)
+    assert [each.sentences for each in result] == sizes
 
 
 @given(SENTENCES, st.integers(1, 6), st.integers(1, 10))
@@ -73,17 +73,17 @@ def test_length_buckets_hold_every_sentence_once_and_none_is_nearly_empty(
     references, systems = parted(sentences)
     seen: list[str] = []
 
-    def collect(outputs: list[str], wanted: list[list[str]]) -> float:
-        assert len(outputs) == len(wanted)
+    def collect(outputs: list[str], expected: list[list[str]]) -> float:
+        assert len(outputs) == len(expected)
         seen.extend(outputs)
         return 0.0
 
-    found = quality_by_length(references, {"one": systems["one"]}, collect, most=most, least=least)
+    result = quality_by_length(references, {"one": systems["one"]}, collect, most=most, least=least)
     assert sorted(seen) == sorted(systems["one"])
-    assert sum(each.sentences for each in found) == len(sentences)
-    assert len(found) <= most
-    assert len(found) == 1 or min(each.sentences for each in found) >= least
-    assert all(before.high + 1 == after.low <= after.high for before, after in pairwise(found))
+    assert sum(each.sentences for each in result) == len(sentences)
+    assert len(result) <= most
+    assert len(result) == 1 or min(each.sentences for each in result) >= least
+    assert all(before.high + 1 == after.low <= after.high for before, after in pairwise(result))
 
 
 # --- by frequency -------------------------------------------------------------------------------------------
@@ -93,15 +93,15 @@ def test_words_are_counted_by_how_often_training_had_seen_them() -> None:
     references = [["the cat the dog"], ["a zebra ."]]
     outputs = ["the the the cat", "a horse ."]
     frequencies = {"the": 5000, ".": 1000, "a": 999, "cat": 10, "dog": 9, "horse": 1}
-    found = quality_by_frequency(references, {"A": outputs}, frequencies)
-    assert {each.label: each.systems["A"] for each in found} == {
+    result = quality_by_frequency(references, {"A": outputs}, frequencies)
+    assert {each.label: each.systems["A"] for each in result} == {
         "0": WordQuality(count=1, produced=0, matched=0, precision=0.0, recall=0.0, f1=0.0),  # zebra
         "1-9": WordQuality(1, 1, 0, 0.0, 0.0, 0.0),  # dog was wanted, horse produced
         "10-99": WordQuality(1, 1, 1, 1.0, 1.0, 1.0),  # cat
         "100-999": WordQuality(1, 1, 1, 1.0, 1.0, 1.0),  # a
         "1000+": WordQuality(3, 4, 3, 0.75, 1.0, pytest.approx(6 / 7)),  # type: ignore[arg-type]
     }
-    assert [each.low for each in found] == [0, 1, 10, 100, 1000]
+    assert [each.low for each in result] == [0, 1, 10, 100, 1000]
 
 
 def test_a_word_is_matched_within_its_own_sentence_only() -> None:
@@ -110,13 +110,13 @@ def test_a_word_is_matched_within_its_own_sentence_only() -> None:
 
 
 def test_without_a_counter_the_references_are_counted_and_unwanted_buckets_left_out() -> None:
-    found = quality_by_frequency([["ü " * 10], ["x"]], {"A": ["ü ü", "never-wanted"], "B": ["", "x"]})
-    assert [(each.label, each.low, each.high) for each in found] == [("1-9", 1, 9), ("10-99", 10, 99)]
-    assert found[1].systems == {
+    result = quality_by_frequency([["ü " * 10], ["x"]], {"A": ["ü ü", "never-wanted"], "B": ["", "x"]})
+    assert [(each.label, each.low, each.high) for each in result] == [("1-9", 1, 9), ("10-99", 10, 99)]
+    assert result[1].systems == {
         "A": WordQuality(10, 2, 2, 1.0, 0.2, pytest.approx(1 / 3)),  # type: ignore[arg-type]
         "B": WordQuality(10, 0, 0, 0.0, 0.0, 0.0),
     }
-    assert found[0].systems["B"].f1 == 1.0
+    assert result[0].systems["B"].f1 == 1.0
 
 
 def test_each_output_is_held_against_its_nearest_reference() -> None:
@@ -130,10 +130,10 @@ def test_each_output_is_held_against_its_nearest_reference() -> None:
 def test_frequency_buckets_hold_every_word_once(sentences: list[tuple[list[str], str, str]]) -> None:
     single, systems = parted([([several[0]], one, two) for several, one, two in sentences])
     frequencies = {"a": 5, "b": 50, "c": 500, "Ä": 5000, "猫": 1}
-    found = quality_by_frequency([[f"a b c Ä . {several[0]}"] for several in single], systems, frequencies)
-    assert len(found) == 5  # all wanted, so none is left out
+    result = quality_by_frequency([[f"a b c Ä . {several[0]}"] for several in single], systems, frequencies)
+    assert len(result) == 5  # all wanted, so none is left out
     for name, outputs in systems.items():
-        qualities = [each.systems[name] for each in found]
+        qualities = [each.systems[name] for each in result]
         assert sum(each.count for each in qualities) == sum(len(words(several[0])) + 5 for several in single)
         assert sum(each.produced for each in qualities) == sum(len(words(output)) for output in outputs)
         assert all(each.matched <= min(each.count, each.produced) for each in qualities)
@@ -155,16 +155,16 @@ def test_an_output_equal_to_a_reference_is_perfect_everywhere(sentences: list[tu
 
 def test_matched_words_are_counted_in_each_fifth_of_the_reference() -> None:
     references = [["a b c d e f g h i j"], ["日 本 語 だ ね"]]
-    found = quality_by_position(references, {"A": ["a b c x x x i j", "日本語"], "B": ["", "ね"]})
-    assert [each.part for each in found] == [1, 2, 3, 4, 5]
-    assert [each.systems["A"] for each in found] == [
+    result = quality_by_position(references, {"A": ["a b c x x x i j", "日本語"], "B": ["", "ね"]})
+    assert [each.part for each in result] == [1, 2, 3, 4, 5]
+    assert [each.systems["A"] for each in result] == [
         Recall(count=3, matched=3, recall=1.0),
         Recall(3, 2, pytest.approx(2 / 3)),  # type: ignore[arg-type]
         Recall(3, 1, pytest.approx(1 / 3)),  # type: ignore[arg-type]
         Recall(3, 0, 0.0),
         Recall(3, 2, pytest.approx(2 / 3)),  # type: ignore[arg-type]
     ]
-    assert [each.systems["B"].matched for each in found] == [0, 0, 0, 0, 1]
+    assert [each.systems["B"].matched for each in result] == [0, 0, 0, 0, 1]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +177,10 @@ def test_short_sentences_are_spread_evenly_and_empty_parts_left_out(text: str, p
 @given(SENTENCES, st.integers(1, 7))
 def test_parts_hold_every_word_of_the_references_once(sentences: list[tuple[list[str], str, str]], parts: int) -> None:
     references, systems = parted([([several[0]], one, two) for several, one, two in sentences])
-    found = quality_by_position(references, systems, parts=parts)
+    result = quality_by_position(references, systems, parts=parts)
     for name in systems:
-        assert sum(each.systems[name].count for each in found) == sum(len(words(several[0])) for several in references)
-        assert all(each.systems[name].matched <= each.systems[name].count for each in found)
+        assert sum(each.systems[name].count for each in result) == sum(len(words(several[0])) for several in references)
+        assert all(each.systems[name].matched <= each.systems[name].count for each in result)
 
 
 # --- all of them --------------------------------------------------------------------------------------------

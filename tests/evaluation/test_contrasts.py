@@ -49,21 +49,21 @@ def test_the_largest_gains_and_losses_come_first_with_all_that_belongs_to_them()
     references = [["r1"], ["r2", "r2b"], ["r3"], ["r4"], ["r5"]]
     baseline = ["x", "xxxxxx", "x", "xx", "xxx"]
     system = ["xx", "x", "xxxxx", "xx", "x"]
-    found = changed_most(sources, references, baseline, system, length)
-    assert found.improved == [
+    result = changed_most(sources, references, baseline, system, length)
+    assert result.improved == [
         ChangedSentence(3, "s3", ["r3"], "x", "xxxxx", baseline_score=1, system_score=5, gain=4),
         ChangedSentence(1, "s1", ["r1"], "x", "xx", 1, 2, 1),
     ]
-    assert found.worsened == [
+    assert result.worsened == [
         ChangedSentence(2, "s2", ["r2", "r2b"], "xxxxxx", "x", 6, 1, -5),
         ChangedSentence(5, "s5", ["r5"], "xxx", "x", 3, 1, -2),
     ]
 
 
 def test_where_lower_is_better_a_smaller_score_is_a_gain() -> None:
-    found = changed_most(["s", "s"], [["r"], ["r"]], ["xxx", "x"], ["x", "xx"], length, better="lower")
-    assert [(each.number, each.gain, each.baseline_score) for each in found.improved] == [(1, 2, 3)]
-    assert [(each.number, each.gain) for each in found.worsened] == [(2, -1)]
+    result = changed_most(["s", "s"], [["r"], ["r"]], ["xxx", "x"], ["x", "xx"], length, better="lower")
+    assert [(each.number, each.gain, each.baseline_score) for each in result.improved] == [(1, 2, 3)]
+    assert [(each.number, each.gain) for each in result.worsened] == [(2, -1)]
 
 
 def test_equal_outputs_are_not_even_scored_and_equal_scores_not_listed() -> None:
@@ -73,8 +73,8 @@ def test_equal_outputs_are_not_even_scored_and_equal_scores_not_listed() -> None
         scored.append(output)
         return random.Random(len(scored)).random() if output == "same" else 1.0
 
-    found = changed_most(["", ""], [["r"], ["r"]], ["same", "one"], ["same", "two"], note)
-    assert (found.improved, found.worsened) == ([], [])
+    result = changed_most(["", ""], [["r"], ["r"]], ["same", "one"], ["same", "two"], note)
+    assert (result.improved, result.worsened) == ([], [])
     assert sorted(scored) == ["one", "two"]
 
 
@@ -109,39 +109,41 @@ def test_ngrams_are_counted_for_both_systems_and_in_the_references() -> None:
     references = [["red cat"], ["red cat"], ["red dog"], ["a cow"]]
     baseline = ["red", "dog", "red dog", "a cow"]
     system = ["red cat", "red cat", "a hen", "a cow"]
-    found = ngram_contrasts(references, baseline, system)
-    assert found.system == [  # "cat" says no more than "red cat"; of "red", one was lost and one gained
+    result = ngram_contrasts(references, baseline, system)
+    assert result.system == [  # "cat" says no more than "red cat"; of "red", one was lost and one gained
         NgramContrast(
             ["red", "cat"], count=2, baseline_matched=0, system_matched=2, likelihood_ratio=likelihood_ratio(2, 0)
         ),
     ]
-    assert found.baseline == [NgramContrast(["red", "dog"], 1, 1, 0, likelihood_ratio(0, 1))]
+    assert result.baseline == [NgramContrast(["red", "dog"], 1, 1, 0, likelihood_ratio(0, 1))]
 
 
 def test_matches_are_clipped_in_each_sentence() -> None:
-    found = ngram_contrasts([["ja ja nein"], ["x"]], ["ja", "ja"], ["ja ja ja", "ja"], longest=1)
-    assert found.system == [NgramContrast(["ja"], 2, 1, 2, likelihood_ratio(1, 0))]
-    assert found.baseline == []
+    result = ngram_contrasts([["ja ja nein"], ["x"]], ["ja", "ja"], ["ja ja ja", "ja"], longest=1)
+    assert result.system == [NgramContrast(["ja"], 2, 1, 2, likelihood_ratio(1, 0))]
+    assert result.baseline == []
 
 
 def test_what_one_system_matches_once_does_not_come_before_thirty_to_fifteen() -> None:
     references = [["often"]] * 45 + [["once"]]
     baseline = ["often"] * 15 + [""] * 31
     system = [""] * 15 + ["often"] * 30 + ["once"]
-    found = ngram_contrasts(references, baseline, system)
-    assert [each.ngram for each in found.system] == [["often"], ["once"]]
-    assert found.system[0].likelihood_ratio == pytest.approx(likelihood_ratio(30, 15)) == pytest.approx(4.872, abs=1e-3)
-    assert found.system[1].likelihood_ratio == pytest.approx(likelihood_ratio(1, 0)) == pytest.approx(0.340, abs=1e-3)
+    result = ngram_contrasts(references, baseline, system)
+    assert [each.ngram for each in result.system] == [["often"], ["once"]]
+    assert (
+        result.system[0].likelihood_ratio == pytest.approx(likelihood_ratio(30, 15)) == pytest.approx(4.872, abs=1e-3)
+    )
+    assert result.system[1].likelihood_ratio == pytest.approx(likelihood_ratio(1, 0)) == pytest.approx(0.340, abs=1e-3)
 
 
 def test_only_the_longest_of_ngrams_with_the_same_counts_is_listed() -> None:
-    found = ngram_contrasts([["we are here"], ["we are there"]], ["", ""], ["we are here", "we are"])
-    assert [each.ngram for each in found.system] == [["we", "are"], ["we", "are", "here"]]
+    result = ngram_contrasts([["we are here"], ["we are there"]], ["", ""], ["we are here", "we are"])
+    assert [each.ngram for each in result.system] == [["we", "are"], ["we", "are", "here"]]
 
 
 def test_an_ngram_inside_a_listed_one_is_listed_if_its_counts_differ() -> None:
-    found = ngram_contrasts([["red cat"], ["red cat"], ["cat"]], ["", "", "cat"], ["red cat", "red cat", ""])
-    assert found.system == [
+    result = ngram_contrasts([["red cat"], ["red cat"], ["cat"]], ["", "", "cat"], ["red cat", "red cat", ""])
+    assert result.system == [
         NgramContrast(["red", "cat"], 2, 0, 2, likelihood_ratio(2, 0)),
         NgramContrast(["cat"], 3, 1, 2, likelihood_ratio(2, 1)),
     ]
@@ -166,34 +168,34 @@ def test_words_are_ranked_by_the_occurrences_that_only_one_system_produced() -> 
     references = [["der Hund läuft"]] * 6 + [["die Katze läuft"]] * 6
     baseline = ["der Hund"] * 3 + ["die Hund läuft"] * 3 + ["die Katze"] * 6
     system = ["der Hund läuft"] * 6 + ["die läuft"] * 6
-    found = word_contrasts(references, baseline, system)
-    assert found.system == [
+    result = word_contrasts(references, baseline, system)
+    assert result.system == [
         WordContrast("läuft", 12, 3 / 12, 1.0, only_baseline=0, only_system=9, p=pytest.approx(2 / 512)),  # type: ignore[arg-type]
         WordContrast("der", 6, 0.5, 1.0, 0, 3, pytest.approx(2 / 8)),  # type: ignore[arg-type]
     ]
-    assert found.baseline == [
+    assert result.baseline == [
         WordContrast("Katze", 6, 1.0, 0.0, 6, 0, pytest.approx(2 / 64)),  # type: ignore[arg-type]
     ]
 
 
 def test_a_word_that_each_system_gets_where_the_other_fails_is_weak_evidence() -> None:
     baseline, system = ["w"] * 3 + [""] * 5, [""] * 3 + ["w"] * 5
-    (found,) = word_contrasts([["w"]] * 8, baseline, system).system
-    assert (found.only_baseline, found.only_system) == (3, 5)
-    assert found.p == pytest.approx(2 * (1 + 8 + 28 + 56) / 256)
+    (result,) = word_contrasts([["w"]] * 8, baseline, system).system
+    assert (result.only_baseline, result.only_system) == (3, 5)
+    assert result.p == pytest.approx(2 * (1 + 8 + 28 + 56) / 256)
 
 
 @pytest.mark.parametrize(("b", "c"), [(1, 0), (5, 4), (40, 17), (1300, 1200), (3000, 0)])
 def test_p_is_that_of_the_exact_binomial_test(b: int, c: int) -> None:
     exact = min(Fraction(1), Fraction(2 * sum(math.comb(b + c, i) for i in range(c + 1)), 2 ** (b + c)))
-    (found,) = word_contrasts([["w"]] * (b + c), [""] * b + ["w"] * c, ["w"] * b + [""] * c, least=1).system
-    assert found.p == pytest.approx(float(exact), rel=1e-9)
+    (result,) = word_contrasts([["w"]] * (b + c), [""] * b + ["w"] * c, ["w"] * b + [""] * c, least=1).system
+    assert result.p == pytest.approx(float(exact), rel=1e-9)
 
 
 def test_rare_words_are_left_out() -> None:
     references = [["x"]] * 4 + [["y"]] * 5
-    found = word_contrasts(references, [""] * 9, ["x"] * 4 + ["y"] * 5)
-    assert [each.word for each in found.system] == ["y"]
+    result = word_contrasts(references, [""] * 9, ["x"] * 4 + ["y"] * 5)
+    assert [each.word for each in result.system] == ["y"]
     assert [each.word for each in word_contrasts(references, [""] * 9, ["x"] * 4 + ["y"] * 5, least=4).system] == [
         "y",
         "x",
@@ -201,8 +203,8 @@ def test_rare_words_are_left_out() -> None:
 
 
 def test_several_references_want_a_word_as_often_as_one_of_them_does() -> None:
-    (found,) = word_contrasts([["كتاب كتاب", "كتاب كبير"]], [""], ["كتاب"], least=2).system
-    assert (found.word, found.count, found.system_recall, found.baseline_recall) == ("كتاب", 2, 0.5, 0.0)
+    (result,) = word_contrasts([["كتاب كتاب", "كتاب كبير"]], [""], ["كتاب"], least=2).system
+    assert (result.word, result.count, result.system_recall, result.baseline_recall) == ("كتاب", 2, 0.5, 0.0)
 
 
 @given(SENTENCES)

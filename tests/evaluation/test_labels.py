@@ -53,10 +53,10 @@ def test_a_label_is_right_as_a_whole_and_any_of_several_will_do() -> None:
 
 
 def test_where_all_is_right_or_all_is_wrong_the_interval_is_that_of_the_sentences_and_says_so() -> None:
-    found = score("token-accuracy", ["N V D"] * 100, single(["N V D"] * 100))
-    assert str(found) == "token accuracy 100.00 [96.30, 100.00]"  # 100 / (100 + 1.96²), as of 100 outputs
-    assert (found.low, found.high) == tuple(100 * end for end in wilson(100, 100))
-    assert found.signature.startswith("nrefs:1|case:mixed|ci:wilson-by-sentence|spaces:squeeze|version:")
+    result = score("token-accuracy", ["N V D"] * 100, single(["N V D"] * 100))
+    assert str(result) == "token accuracy 100.00 [96.30, 100.00]"  # 100 / (100 + 1.96²), as of 100 outputs
+    assert (result.low, result.high) == tuple(100 * end for end in wilson(100, 100))
+    assert result.signature.startswith("nrefs:1|case:mixed|ci:wilson-by-sentence|spaces:squeeze|version:")
     wrong = score("token-accuracy", ["N V D"] * 100, single(["V D N"] * 100))
     assert (wrong.low, wrong.high) == tuple(100 * end for end in wilson(0, 100))
     nearly = score("token-accuracy", ["N V D"] * 100, single([*["N V D"] * 99, "N V V"]))
@@ -65,9 +65,9 @@ def test_where_all_is_right_or_all_is_wrong_the_interval_is_that_of_the_sentence
 
 def test_sentences_without_spans_say_nothing_of_span_f1() -> None:
     spans, none = ["B-PER I-PER O"] * 20, ["O O O"] * 80
-    found = score("span-f1", [*spans, *none], single([*spans, *none]))
-    assert (found.value, found.low, found.high) == (100, *(100 * end for end in wilson(20, 20)))
-    assert "|ci:wilson-by-sentence|" in found.signature
+    result = score("span-f1", [*spans, *none], single([*spans, *none]))
+    assert (result.value, result.low, result.high) == (100, *(100 * end for end in wilson(20, 20)))
+    assert "|ci:wilson-by-sentence|" in result.signature
     nothing = score("span-f1", none, single(none))
     assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
     assert measure("span-f1", ["B-PER", "O"], single(["O", "O"])).support == Support("sentence", (1,))  # only given
@@ -75,44 +75,44 @@ def test_sentences_without_spans_say_nothing_of_span_f1() -> None:
 
 def test_a_perfect_macro_f1_is_as_sure_as_its_labels_are_frequent() -> None:
     labels = [*["a"] * 90, *["b"] * 10]
-    found = score("macro-f1", labels, single(labels))
-    assert found.low == pytest.approx(100 * (wilson(90, 90)[0] + wilson(10, 10)[0]) / 2)
-    assert (found.value, found.high) == (100, 100)
-    assert "|ci:wilson-by-label|" in found.signature
+    result = score("macro-f1", labels, single(labels))
+    assert result.low == pytest.approx(100 * (wilson(90, 90)[0] + wilson(10, 10)[0]) / 2)
+    assert (result.value, result.high) == (100, 100)
+    assert "|ci:wilson-by-label|" in result.signature
     assert np.isnan(score("macro-f1", labels, single(labels), bootstrap=0).low)
     assert measure("macro-f1", ["a", "a"], single(["b", "c"])).support == Support("label", (2, 1, 1))  # wrong ones too
 
 
 def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:
-    outputs, wanted = ["a", "a", "b", "x", "a", "c"], ["a", "a", "b", "b", "c", "c"]
-    found = score("macro-f1", outputs, single(wanted))
+    outputs, expected = ["a", "a", "b", "x", "a", "c"], ["a", "a", "b", "b", "c", "c"]
+    result = score("macro-f1", outputs, single(expected))
     # a: tp 2 fp 1; b: tp 1 fn 1; c: tp 1 fn 1; x: fp 1
-    assert found.value == pytest.approx(100 * (4 / 5 + 2 / 3 + 2 / 3 + 0) / 4)
-    assert found.detail == "4 labels, the lowest F1 0.00 (x)"
-    assert found.low < found.value < found.high
-    assert found.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:strip|average:macro|version:")
+    assert result.value == pytest.approx(100 * (4 / 5 + 2 / 3 + 2 / 3 + 0) / 4)
+    assert result.detail == "4 labels, the lowest F1 0.00 (x)"
+    assert result.low < result.value < result.high
+    assert result.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:strip|average:macro|version:")
 
 
 def test_an_empty_output_is_wrong_and_no_class_of_its_own() -> None:
-    found = score("macro-f1", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0)
-    assert found.value == pytest.approx((100 * 2 / 3 + 100) / 2)
+    result = score("macro-f1", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0)
+    assert result.value == pytest.approx((100 * 2 / 3 + 100) / 2)
     assert score("accuracy", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0).value == 75
 
 
 def test_a_label_that_does_not_occur_in_a_resample_does_not_count() -> None:
-    found = measure("macro-f1", ["a", "b", "c"], single(["a", "b", "d"]))
-    only_first = found.statistics[[0, 0, 0]].sum(axis=0)
-    first_and_last = found.statistics[[0, 2, 2]].sum(axis=0)
-    np.testing.assert_allclose(found.values(np.stack([only_first, first_and_last])), [100, 100 / 3])
+    result = measure("macro-f1", ["a", "b", "c"], single(["a", "b", "d"]))
+    only_first = result.statistics[[0, 0, 0]].sum(axis=0)
+    first_and_last = result.statistics[[0, 2, 2]].sum(axis=0)
+    np.testing.assert_allclose(result.values(np.stack([only_first, first_and_last])), [100, 100 / 3])
 
 
 def test_token_accuracy_counts_tokens_and_keeps_sentences_together() -> None:
-    found = measure("token-accuracy", ["N V", "D N N"], single(["N N", "D N N"]))
-    assert (found.value, found.detail) == (80, "4 of 5 tokens")
-    np.testing.assert_array_equal(found.statistics, [[1, 2], [3, 3]])
-    assert found.outcomes is not None
-    assert found.outcomes.tolist() == [True, False, True, True, True]
-    assert (found.score().low, found.score().high) == (50, 100)  # all of one sentence, or all of the other
+    result = measure("token-accuracy", ["N V", "D N N"], single(["N N", "D N N"]))
+    assert (result.value, result.detail) == (80, "4 of 5 tokens")
+    np.testing.assert_array_equal(result.statistics, [[1, 2], [3, 3]])
+    assert result.outcomes is not None
+    assert result.outcomes.tolist() == [True, False, True, True, True]
+    assert (result.score().low, result.score().high) == (50, 100)  # all of one sentence, or all of the other
 
 
 @pytest.mark.parametrize("name", ["token-accuracy", "span-f1"])
@@ -155,10 +155,10 @@ def test_span_f1_is_seqevals(seqeval: Any, output: str, reference: str) -> None:
 def test_span_f1_of_many_sentences_is_seqevals_micro_average(seqeval: Any, seed: int) -> None:
     outputs, references = tagged(40, seed)
     theirs = seqeval.f1_score([text.split() for text in references], [text.split() for text in outputs])
-    found = score("span-f1", outputs, single(references))
-    assert found.value == pytest.approx(100 * theirs)
-    assert found.low < found.value < found.high
-    assert "|tags:conlleval|average:micro|" in found.signature
+    result = score("span-f1", outputs, single(references))
+    assert result.value == pytest.approx(100 * theirs)
+    assert result.low < result.value < result.high
+    assert "|tags:conlleval|average:micro|" in result.signature
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
@@ -187,8 +187,8 @@ def test_folding_case_leaves_the_tags_readable() -> None:
 def test_labels_that_are_no_tags_are_pointed_out_once() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = measure("span-f1", ["NOUN B-PER"], single(["VERB B-PER"]))
-    assert found.detail.endswith("2 labels beside B-, I- and O (the first: NOUN)")
+        result = measure("span-f1", ["NOUN B-PER"], single(["VERB B-PER"]))
+    assert result.detail.endswith("2 labels beside B-, I- and O (the first: NOUN)")
     assert "beside B-" not in measure("span-f1", ["O B-PER"], single(["O B-PER"])).detail
     assert measure("span-f1", ["BAD O"], single(["O O"])).detail.endswith(
         "; 1 label beside B-, I- and O (the first: BAD)"
@@ -203,11 +203,11 @@ def test_labels_that_a_model_does_not_know_are_never_right() -> None:
 
 
 def test_bits_per_character_are_nats_shared_by_characters() -> None:
-    found = measure_bits_per_character([math.log(2) * 6, math.log(2) * 2], [2, 2])
-    assert (found.name, found.better) == ("bits/char", "lower")
-    assert found.value == pytest.approx(2)
-    assert found.detail == f"{2 * math.log(2):.4f} nats per character, 4 characters"
-    assert (found.score().low, found.score().high) == pytest.approx((1, 3))
+    result = measure_bits_per_character([math.log(2) * 6, math.log(2) * 2], [2, 2])
+    assert (result.name, result.better) == ("bits/char", "lower")
+    assert result.value == pytest.approx(2)
+    assert result.detail == f"{2 * math.log(2):.4f} nats per character, 4 characters"
+    assert (result.score().low, result.score().high) == pytest.approx((1, 3))
     with pytest.raises(ValueError, match="bits-per-character needs at least one sentence, and at least one character"):
         measure_bits_per_character([1.0], [0])
     with pytest.raises(ValueError, match="call measure_bits_per_character with those"):
@@ -220,8 +220,8 @@ def test_bits_per_character_are_nats_shared_by_characters() -> None:
 def labelled(seed: int, labels: str) -> Measurement:
     """A system that gives one of `labels` where it errs."""
     draw = random.Random(seed)
-    wanted = random.Random(0).choices("abc", k=80)
-    return measure("macro-f1", [w if draw.random() < 0.7 else draw.choice(labels) for w in wanted], single(wanted))
+    expected = random.Random(0).choices("abc", k=80)
+    return measure("macro-f1", [w if draw.random() < 0.7 else draw.choice(labels) for w in expected], single(expected))
 
 
 def test_alignment_changes_no_score() -> None:
@@ -259,10 +259,10 @@ def test_mcnemar_goes_over_the_tokens_of_taggers_and_the_texts_of_classifiers() 
     baseline, system = (
         measure("token-accuracy", outputs, references) for outputs in (["N N N", "N N", "D"], ["N V D", "N V", "D"])
     )
-    found = judge([baseline], [system]).mcnemar
-    assert found is not None
-    assert (found.metric, found.only_baseline_right, found.only_system_right) == ("token accuracy", 1, 2)
-    assert found.difference == pytest.approx(system.value - baseline.value)
+    result = judge([baseline], [system]).mcnemar
+    assert result is not None
+    assert (result.metric, result.only_baseline_right, result.only_system_right) == ("token accuracy", 1, 2)
+    assert result.difference == pytest.approx(system.value - baseline.value)
     whole = [measure("accuracy", outputs, single(["a", "b", "c"])) for outputs in (["a", "x", "x"], ["a", "b", "c"])]
     assert judge(whole[:1], whole[1:]).mcnemar == mcnemar([1, 0, 0], [1, 1, 1], metric="accuracy")
     spans = [measure("span-f1", ["B-PER"], [["B-PER"]])]
@@ -273,30 +273,30 @@ OUTPUTS, WANTED = ["a", "a", "b", "x", "a", "c"], [["a"], ["a"], ["b"], ["b"], [
 
 
 def test_rows_are_right_labels_and_columns_predicted_ones() -> None:
-    found = Confusion.of(OUTPUTS, WANTED)
-    assert found.labels == ("a", "b", "c", "x")
-    assert found.counts.tolist() == [[2, 0, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]]
+    result = Confusion.of(OUTPUTS, WANTED)
+    assert result.labels == ("a", "b", "c", "x")
+    assert result.counts.tolist() == [[2, 0, 0, 0], [0, 1, 0, 1], [1, 0, 1, 0], [0, 0, 0, 0]]
 
 
 def test_precision_recall_f1_and_support_of_each_label() -> None:
-    found = Confusion.of(OUTPUTS, WANTED)
-    np.testing.assert_allclose(found.precision, [200 / 3, 100, 100, 0])
-    np.testing.assert_allclose(found.recall, [100, 50, 50, 0])
-    np.testing.assert_allclose(found.f1, [80, 200 / 3, 200 / 3, 0])
-    assert found.support.tolist() == [2, 2, 2, 0]
+    result = Confusion.of(OUTPUTS, WANTED)
+    np.testing.assert_allclose(result.precision, [200 / 3, 100, 100, 0])
+    np.testing.assert_allclose(result.recall, [100, 50, 50, 0])
+    np.testing.assert_allclose(result.f1, [80, 200 / 3, 200 / 3, 0])
+    assert result.support.tolist() == [2, 2, 2, 0]
 
 
 def test_the_mean_f1_is_macro_f1_and_the_diagonal_is_accuracy() -> None:
-    found = Confusion.of(OUTPUTS, WANTED)
-    assert found.f1.mean() == pytest.approx(score("macro-f1", OUTPUTS, WANTED, bootstrap=0).value)
-    share = 100 * found.counts.trace() / found.counts.sum()
+    result = Confusion.of(OUTPUTS, WANTED)
+    assert result.f1.mean() == pytest.approx(score("macro-f1", OUTPUTS, WANTED, bootstrap=0).value)
+    share = 100 * result.counts.trace() / result.counts.sum()
     assert share == pytest.approx(score("accuracy", OUTPUTS, WANTED, bootstrap=0).value)
 
 
 def test_labels_stand_in_the_order_given_and_unexpected_ones_behind() -> None:
-    found = Confusion.of(OUTPUTS, WANTED, labels=["c", "b", "a", "never"])
-    assert found.labels == ("c", "b", "a", "never", "x")
-    assert found.counts.sum() == 6
+    result = Confusion.of(OUTPUTS, WANTED, labels=["c", "b", "a", "never"])
+    assert result.labels == ("c", "b", "a", "never", "x")
+    assert result.counts.sum() == 6
 
 
 def test_a_label_may_have_spaces_and_case_is_folded_where_asked() -> None:
@@ -306,9 +306,9 @@ def test_a_label_may_have_spaces_and_case_is_folded_where_asked() -> None:
 
 
 def test_mistakes_are_the_most_frequent_confusions_and_nothing_that_is_right() -> None:
-    found = Confusion(("a", "b", "c"), np.array([[9, 1, 0], [3, 9, 2], [0, 0, 9]]))
-    assert found.mistakes(9) == [("b", "a", 3), ("b", "c", 2), ("a", "b", 1)]
-    assert found.mistakes(2) == [("b", "a", 3), ("b", "c", 2)]
+    result = Confusion(("a", "b", "c"), np.array([[9, 1, 0], [3, 9, 2], [0, 0, 9]]))
+    assert result.mistakes(9) == [("b", "a", 3), ("b", "c", 2), ("a", "b", 1)]
+    assert result.mistakes(2) == [("b", "a", 3), ("b", "c", 2)]
 
 
 def test_what_cannot_be_counted_is_refused_with_the_reason() -> None:

@@ -24,10 +24,10 @@ def texts(count: int, seed: int) -> list[str]:
 def test_of_plain_ascii_it_is_what_the_library_says_with_its_own_words(name: MetricName) -> None:
     outputs, references = texts(20, 1), texts(20, 2)
     own = RougeScorer([NAMES[name]])
-    wanted = [own.score(r, o)[NAMES[name]].fmeasure for o, r in zip(outputs, references, strict=True)]
-    found = score(name, outputs, [[reference] for reference in references])
-    assert found.value == pytest.approx(100 * sum(wanted) / 20)
-    assert found.low < found.value < found.high and found.better == "higher"
+    expected = [own.score(r, o)[NAMES[name]].fmeasure for o, r in zip(outputs, references, strict=True)]
+    result = score(name, outputs, [[reference] for reference in references])
+    assert result.value == pytest.approx(100 * sum(expected) / 20)
+    assert result.low < result.value < result.high and result.better == "higher"
 
 
 def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
@@ -41,7 +41,7 @@ def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("Über naïve Straßen", ["über", "naïve", "straßen"]),
         ("नमस्ते, दुनिया", ["नमस्ते", "दुनिया"]),
@@ -51,9 +51,9 @@ def test_rouge_l_is_of_the_whole_text_and_lsum_of_its_sentences() -> None:
         ("…", []),
     ],
 )
-def test_words_of_every_script_are_kept(text: str, wanted: list[str]) -> None:
-    assert rouge_words(text) == wanted
-    assert score("rouge-1", [text], [[text]]).value == (100 if wanted else 0)
+def test_words_of_every_script_are_kept(text: str, expected: list[str]) -> None:
+    assert rouge_words(text) == expected
+    assert score("rouge-1", [text], [[text]]).value == (100 if expected else 0)
 
 
 def test_of_several_references_the_best_counts_for_each_output() -> None:
@@ -61,11 +61,11 @@ def test_of_several_references_the_best_counts_for_each_output() -> None:
 
 
 def test_the_signature_says_how_it_was_counted_and_case_never_counts() -> None:
-    found = score("rouge-lsum", ["A B."], [["a b."]], lowercase=True)
-    assert found.value == 100
+    result = score("rouge-lsum", ["A B."], [["a b."]], lowercase=True)
+    assert result.value == 100
     counted = "case:lc|tok:unicode-words-2|stem:no|sent:rules-2|score:f"
-    assert found.signature.startswith(f"nrefs:1|bs:1000|seed:12345|{counted}")
-    assert found.signature == score("rouge-lsum", ["A B."], [["a b."]]).signature
+    assert result.signature.startswith(f"nrefs:1|bs:1000|seed:12345|{counted}")
+    assert result.signature == score("rouge-lsum", ["A B."], [["a b."]]).signature
     assert "sent:" not in score("rouge-l", ["A B."], [["a b."]]).signature
     assert score("rouge-1", ["a", "b"], [["a"], ["b", "c"]]).signature.startswith("nrefs:var|")
     assert METRICS["rouge-l"].name == "ROUGE-L" and METRICS["rouge-lsum"].name == "ROUGE-Lsum"

@@ -39,12 +39,12 @@ def references(size: int) -> list[list[str]]:
     return [[" ".join(draw.choices(WORDS, k=draw.randint(4, 12)))] for _ in range(size)]
 
 
-def output(wanted: list[list[str]], right: float, seed: int) -> list[str]:
+def output(expected: list[list[str]], right: float, seed: int) -> list[str]:
     """A system that has this share of the words right."""
     draw = random.Random(seed)
     return [
         " ".join(word if draw.random() < right else draw.choice(WORDS) for word in several[0].split())
-        for several in wanted
+        for several in expected
     ]
 
 
@@ -66,9 +66,9 @@ def test_p_values_are_sacrebleus_own(
 ) -> None:
     monkeypatch.delenv("SACREBLEU_SEED", raising=False)
     streams = [[several[0] for several in references(60)[shift:] + references(60)[:shift]] for shift in range(many)]
-    wanted = [list(several) for several in zip(*streams, strict=True)]
-    baseline, system = output(wanted, 0.8, seed=1), output(wanted, right, seed=2)
-    measured = measure(name, baseline, wanted), measure(name, system, wanted)
+    expected = [list(several) for several in zip(*streams, strict=True)]
+    baseline, system = output(expected, 0.8, seed=1), output(expected, right, seed=2)
+    measured = measure(name, baseline, expected), measure(name, system, expected)
     for kind, ours in (
         ("bs", paired_bootstrap(*measured, samples=200)),
         ("ar", approximate_randomization(*measured, trials=200)),
@@ -88,8 +88,8 @@ def test_p_values_are_sacrebleus_own(
 
 
 def test_the_bootstrap_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
-    wanted = references(40)
-    baseline, system = (measure("wer", output(wanted, 0.8, seed), wanted) for seed in (1, 5))
+    expected = references(40)
+    baseline, system = (measure("wer", output(expected, 0.8, seed), expected) for seed in (1, 5))
     drawn = np.random.default_rng(7).choice(40, size=(300, 40))
     distances = [
         abs(
@@ -99,28 +99,28 @@ def test_the_bootstrap_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
         for row in drawn
     ]
     beyond = sum(distance - sum(distances) / 300 > abs(system.value - baseline.value) for distance in distances)
-    found = paired_bootstrap(baseline, system, samples=300, seed=7)
-    assert found.p == (beyond + 1) / 301
+    result = paired_bootstrap(baseline, system, samples=300, seed=7)
+    assert result.p == (beyond + 1) / 301
     assert 10 < beyond < 290
 
 
 def test_the_randomization_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
-    wanted = references(40)
-    baseline, system = (measure("wer", output(wanted, 0.8, seed), wanted) for seed in (1, 5))
+    expected = references(40)
+    baseline, system = (measure("wer", output(expected, 0.8, seed), expected) for seed in (1, 5))
     errors = [measurement.statistics[:, 0].tolist() for measurement in (baseline, system)]
     observed = abs(sum(errors[0]) - sum(errors[1]))
     apart = [
         abs(sum(a - b if keep else b - a for keep, a, b in zip(row, *errors, strict=True)))
         for row in np.random.default_rng(7).integers(2, size=(300, 40), dtype=bool).tolist()
     ]
-    found = approximate_randomization(baseline, system, trials=300, seed=7)
-    assert found.p_with_ties == (sum(distance >= observed for distance in apart) + 1) / 301
-    assert found.p_with_ties > (sum(distance > observed for distance in apart) + 1) / 301  # there are ties
+    result = approximate_randomization(baseline, system, trials=300, seed=7)
+    assert result.p_with_ties == (sum(distance >= observed for distance in apart) + 1) / 301
+    assert result.p_with_ties > (sum(distance > observed for distance in apart) + 1) / 301  # there are ties
 
 
 def test_drawing_coin_flips_in_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = references(37)
-    pair = measure("bleu", output(wanted, 0.8, 1), wanted), measure("bleu", output(wanted, 0.77, 2), wanted)
+    expected = references(37)
+    pair = measure("bleu", output(expected, 0.8, 1), expected), measure("bleu", output(expected, 0.77, 2), expected)
     whole = approximate_randomization(*pair, trials=500)
     for few in (37 * 50, 1):
         monkeypatch.setattr("sightline.evaluation.significance._FLIPS_AT_ONCE", few)
@@ -172,22 +172,22 @@ def test_mcnemar_is_the_binomial_sum_and_symmetric(only_baseline: int, only_syst
 
 @pytest.mark.parametrize(("fewer", "more"), [(480, 520), (1500, 1650), (100_000, 100_500), (0, 5000)])
 def test_mcnemar_holds_for_counts_whose_binomials_no_float_can(fewer: int, more: int) -> None:
-    found = mcnemar([True] * fewer + [False] * more, [False] * fewer + [True] * more).p
+    result = mcnemar([True] * fewer + [False] * more, [False] * fewer + [True] * more).p
     if fewer <= 1500:
         exact = 2 * sum(math.comb(fewer + more, i) for i in range(fewer + 1)) / 2 ** (fewer + more) if fewer else 0.0
     else:  # the normal curve, corrected for continuity, is exact to four digits here
         exact = math.erfc((more - fewer - 1) / math.sqrt(2 * (fewer + more)))
-    assert found == pytest.approx(exact, rel=1e-9 if fewer <= 1500 else 1e-4)
+    assert result == pytest.approx(exact, rel=1e-9 if fewer <= 1500 else 1e-4)
 
 
 @pytest.mark.parametrize("test", PAIRED)
 def test_a_system_never_differs_from_itself(test: Callable[[Measurement, Measurement], Significance]) -> None:
-    wanted = references(20)
-    outputs = output(wanted, 0.8, seed=1)
+    expected = references(20)
+    outputs = output(expected, 0.8, seed=1)
     for name in ("bleu", "chrf", "ter", "exact", "wer", "cer"):
-        result = test(measure(name, outputs, wanted), measure(name, outputs, wanted))
+        result = test(measure(name, outputs, expected), measure(name, outputs, expected))
         assert (result.difference, result.p, result.significant) == (0, 1, False)
-    nothing = measure("bleu", ["zzz"] * 20, wanted), measure("bleu", ["zzz zzz"] * 20, wanted)
+    nothing = measure("bleu", ["zzz"] * 20, expected), measure("bleu", ["zzz zzz"] * 20, expected)
     assert test(*nothing).p == 1  # other statistics, the same score: 0
     assert test(measure_perplexity([1.0, 2.0], [1, 2]), measure_perplexity([1.0, 2.0], [1, 2])).p == 1
 
@@ -196,17 +196,17 @@ def test_a_system_never_differs_from_itself(test: Callable[[Measurement, Measure
 def test_systems_that_are_right_equally_often_do_not_differ(
     test: Callable[[Measurement, Measurement], Significance],
 ) -> None:
-    wanted = [[str(number)] for number in range(20)]
+    expected = [[str(number)] for number in range(20)]
     odd, even = ([str(number) if number % 2 == rest else "" for number in range(20)] for rest in (1, 0))
-    result = test(measure("exact", odd, wanted), measure("exact", even, wanted))
+    result = test(measure("exact", odd, expected), measure("exact", even, expected))
     assert (result.p, result.p_with_ties, result.significant) == (1, 1, False)
 
 
 @pytest.mark.parametrize("test", PAIRED)
 def test_one_sentence_more_is_not_significant(test: Callable[[Measurement, Measurement], Significance]) -> None:
-    wanted = [[str(number)] for number in range(200)]
-    system = [several[0] for several in wanted]
-    result = test(measure("exact", ["wrong", *system[1:]], wanted), measure("exact", system, wanted))
+    expected = [[str(number)] for number in range(200)]
+    system = [several[0] for several in expected]
+    result = test(measure("exact", ["wrong", *system[1:]], expected), measure("exact", system, expected))
     assert result.difference == pytest.approx(0.5)
     assert not result.significant
 
@@ -225,11 +225,11 @@ def test_a_clearly_better_system_is_significant_whichever_way_is_up(
     name: Literal["bleu", "ter", "wer", "exact", "perplexity"],
     test: Callable[[Measurement, Measurement], Significance],
 ) -> None:
-    wanted = references(100)
+    expected = references(100)
     worse, better = (
         measure_perplexity([nats + 0.1 * (i % 7) for i in range(100)], [2] * 100)
         if name == "perplexity"
-        else measure(name, output(wanted, right, seed), wanted)
+        else measure(name, output(expected, right, seed), expected)
         for right, seed, nats in ((0.7, 1, 3.0), (0.95, 2, 2.0))
     )
     gain, loss = test(worse, better), test(better, worse)
@@ -242,35 +242,35 @@ def test_a_clearly_better_system_is_significant_whichever_way_is_up(
 def test_equally_good_systems_are_rarely_called_different() -> None:
     draw = np.random.default_rng(11)
     lengths = draw.integers(4, 20, 50)
-    found, strict = [], []
+    actual, strict = [], []
     for seed in range(200):
         pair = [word_errors(draw.binomial(lengths, 0.2), lengths) for _ in range(2)]
         result = approximate_randomization(*pair, trials=199, seed=seed)
-        found.append(result.p_with_ties)
+        actual.append(result.p_with_ties)
         strict.append(result.p)
-    assert 0.01 <= np.mean(np.array(found) < 0.05) <= 0.10  # 5% expected, standard error 1.5%
-    assert 0.4 <= np.mean(np.array(found) < 0.5) <= 0.6
-    assert np.mean(strict) < np.mean(found)  # sacreBLEU leaves ties out
+    assert 0.01 <= np.mean(np.array(actual) < 0.05) <= 0.10  # 5% expected, standard error 1.5%
+    assert 0.4 <= np.mean(np.array(actual) < 0.5) <= 0.6
+    assert np.mean(strict) < np.mean(actual)  # sacreBLEU leaves ties out
 
 
 def test_measurements_that_do_not_compare_are_refused_with_the_reason() -> None:
-    wanted = references(12)
-    outputs = output(wanted, 0.8, seed=1)
-    plain = measure("bleu", outputs, wanted)
-    lowered = measure("bleu", outputs, wanted, lowercase=True)
+    expected = references(12)
+    outputs = output(expected, 0.8, seed=1)
+    plain = measure("bleu", outputs, expected)
+    lowered = measure("bleu", outputs, expected, lowercase=True)
     with pytest.raises(ValueError, match="same metric, options and version") as refused:
         paired_bootstrap(plain, lowered)
     assert plain.signature in str(refused.value) and lowered.signature in str(refused.value)
     with pytest.raises(ValueError, match=r"WER measured as .* cannot be compared with CER"):
-        approximate_randomization(measure("wer", outputs, wanted), measure("cer", outputs, wanted))
+        approximate_randomization(measure("wer", outputs, expected), measure("cer", outputs, expected))
     with pytest.raises(ValueError, match=r"nrefs:1.*nrefs:2"):
-        check_comparable(plain, measure("bleu", outputs, [several * 2 for several in wanted]))
+        check_comparable(plain, measure("bleu", outputs, [several * 2 for several in expected]))
     with pytest.raises(ValueError, match="BLEU of 12 sentences cannot be compared with BLEU of 11"):
-        check_comparable(plain, measure("bleu", outputs[1:], wanted[1:]))
+        check_comparable(plain, measure("bleu", outputs[1:], expected[1:]))
     with pytest.raises(ValueError, match="measured against different references"):
-        check_comparable(plain, measure("bleu", outputs, wanted[::-1]))
-    two, other = ([(*several, second) for several, second in zip(wanted, "ab" * 6, strict=True)] for _ in range(2))
-    other[-1] = (*wanted[-1], "c")  # a second reference of one sentence
+        check_comparable(plain, measure("bleu", outputs, expected[::-1]))
+    two, other = ([(*several, second) for several, second in zip(expected, "ab" * 6, strict=True)] for _ in range(2))
+    other[-1] = (*expected[-1], "c")  # a second reference of one sentence
     with pytest.raises(ValueError, match="measured against different references"):
         check_comparable(measure("bleu", outputs, two), measure("bleu", outputs, other))
     with pytest.raises(ValueError, match=r"different tokens.* perplexity with the same tokenizer"):
@@ -279,8 +279,8 @@ def test_measurements_that_do_not_compare_are_refused_with_the_reason() -> None:
 
 
 def test_what_has_no_p_value_is_refused_with_the_reason() -> None:
-    wanted = references(5)
-    plain = measure("bleu", output(wanted, 0.8, seed=1), wanted)
+    expected = references(5)
+    plain = measure("bleu", output(expected, 0.8, seed=1), expected)
     with pytest.raises(ValueError, match=r"samples \(0\) must be at least 1"):
         paired_bootstrap(plain, plain, samples=0)
     with pytest.raises(ValueError, match=r"trials \(0\) must be at least 1"):
@@ -299,8 +299,8 @@ def test_what_has_no_p_value_is_refused_with_the_reason() -> None:
 
 
 def test_a_result_is_one_line_and_can_be_dumped() -> None:
-    wanted = [["a b"], ["c d"], ["e f"]]
-    pair = measure("wer", ["a b", "c x", "e f"], wanted), measure("wer", ["a b", "c d", "e f"], wanted)
+    expected = [["a b"], ["c d"], ["e f"]]
+    pair = measure("wer", ["a b", "c x", "e f"], expected), measure("wer", ["a b", "c d", "e f"], expected)
     result = approximate_randomization(*pair, trials=100, seed=3)
     assert str(result) == (
         "WER -16.67 (better), p = 0.0099, counting ties p = 1.0000: not significant "
@@ -355,10 +355,10 @@ def test_it_is_the_distance_between_means_of_runs_mixed_sentence_by_sentence(
 
     observed = distance(np.ones(80, dtype=np.bool_))
     further = sum(distance(row) > observed + 1e-9 for row in flips)
-    found = approximate_randomization(theirs, ours, trials=300)
-    assert abs(found.difference) == pytest.approx(observed)
-    assert found.p == (further + 1) / 301
-    assert 0.005 < found.p < 0.9  # else it could hardly be wrong
+    result = approximate_randomization(theirs, ours, trials=300)
+    assert abs(result.difference) == pytest.approx(observed)
+    assert result.p == (further + 1) / 301
+    assert 0.005 < result.p < 0.9  # else it could hardly be wrong
 
 
 @pytest.mark.parametrize(("first", "second"), [((1, 2), (3, 4, 5)), ((1,), (3, 4)), ((1, 2), (3,))])
@@ -374,32 +374,32 @@ def test_the_bootstrap_is_of_means_over_runs_on_the_same_sentences(
         return abs(float(np.mean(scores[1]) - np.mean(scores[0])))
 
     observed, distances = distance(np.arange(80)), np.array([distance(rows) for rows in drawn])
-    found = paired_bootstrap(theirs, ours, samples=300)
-    assert found.p == (np.count_nonzero(distances - distances.mean() > observed + 1e-9) + 1) / 301
-    assert 0.01 < found.p < 0.99
+    result = paired_bootstrap(theirs, ours, samples=300)
+    assert result.p == (np.count_nonzero(distances - distances.mean() > observed + 1e-9) + 1) / 301
+    assert 0.01 < result.p < 0.99
 
 
 def test_runs_that_differ_in_one_sentence_are_as_far_apart_however_they_are_mixed() -> None:
     """Up to rounding: no draw counts as further, and all count as ties."""
     nats = np.random.default_rng(0).random(50)
     one, two = (measure_perplexity(each, [1] * 50) for each in (nats, np.where(np.arange(50) == 7, nats / 2, nats)))
-    found = approximate_randomization([one] * 3, [two] * 3, trials=199)
-    assert (found.p, found.p_with_ties) == (1 / 200, 1.0)
+    result = approximate_randomization([one] * 3, [two] * 3, trials=199)
+    assert (result.p, result.p_with_ties) == (1 / 200, 1.0)
 
 
 def test_systems_with_equal_means_have_p_one() -> None:
     one, two = system(0.7, 1), system(0.75, 2)
-    found = judge([one, two], [two, one])
+    result = judge([one, two], [two, one])
     assert (
-        found.approximate_randomization.p,
-        found.approximate_randomization.p_with_ties,
-        found.paired_bootstrap.p,
+        result.approximate_randomization.p,
+        result.approximate_randomization.p_with_ties,
+        result.paired_bootstrap.p,
     ) == (
         1.0,
         1.0,
         1.0,
     )
-    assert found.seeds is not None and found.seeds.p == 1.0 and not found.significant
+    assert result.seeds is not None and result.seeds.p == 1.0 and not result.significant
 
 
 def test_runs_on_other_sentences_are_refused() -> None:
@@ -433,8 +433,8 @@ def test_equally_good_recipes_with_lucky_seeds_are_seldom_called_different() -> 
 
 
 def test_a_real_difference_is_found_with_three_seeds() -> None:
-    found = judge([system(0.70, n) for n in (1, 2, 3)], [system(0.80, n) for n in (4, 5, 6)])
-    assert found.significant and found.better and found.difference < 0
+    result = judge([system(0.70, n) for n in (1, 2, 3)], [system(0.80, n) for n in (4, 5, 6)])
+    assert result.significant and result.better and result.difference < 0
 
 
 # --- Welch's t-test ----------------------------------------------------------------------------------------------
@@ -466,18 +466,18 @@ def test_students_distribution_has_its_closed_forms(t: float) -> None:
 
 def test_welchs_test_of_a_worked_example() -> None:
     """Variances 1 and 4, three runs each: t = 4 / sqrt(5/3), ν = (5/3)² / ((1/9 + 16/9) / 2) = 50/17."""
-    found = welch_test([1.0, 2.0, 3.0], [4.0, 6.0, 8.0])
-    assert found is not None
-    assert found.t == pytest.approx(4 / math.sqrt(5 / 3))
-    assert found.freedom == pytest.approx(50 / 17)
-    assert found.p == pytest.approx(student_tail(found.t, found.freedom))
-    assert 0.05 < found.p < 0.06
+    result = welch_test([1.0, 2.0, 3.0], [4.0, 6.0, 8.0])
+    assert result is not None
+    assert result.t == pytest.approx(4 / math.sqrt(5 / 3))
+    assert result.freedom == pytest.approx(50 / 17)
+    assert result.p == pytest.approx(student_tail(result.t, result.freedom))
+    assert 0.05 < result.p < 0.06
 
 
 def test_a_single_run_is_taken_to_vary_as_the_others_do() -> None:
-    found = welch_test([5.0], [1.0, 2.0, 3.0])
-    assert found is not None
-    assert (found.t, found.freedom) == (pytest.approx(-3 / math.sqrt(4 / 3)), 2.0)
+    result = welch_test([5.0], [1.0, 2.0, 3.0])
+    assert result is not None
+    assert (result.t, result.freedom) == (pytest.approx(-3 / math.sqrt(4 / 3)), 2.0)
     assert welch_test([5.0], [1.0]) is None
 
 
@@ -492,7 +492,7 @@ def test_runs_that_do_not_vary_at_all() -> None:
 
 def test_a_verdict_holds_the_system_against_the_baseline_and_not_the_reverse() -> None:
     baseline, better = [system(0.5, seed) for seed in (1, 2, 3)], [system(0.8, seed) for seed in (4, 5)]
-    found = judge(baseline, better)
-    assert found.seeds is not None and found.difference < 0 and found.better
-    assert found.seeds == welch_test([each.value for each in baseline], [each.value for each in better])
-    assert found.seeds.t < 0 and (found.seeds.baseline_runs, found.seeds.system_runs) == (3, 2)
+    result = judge(baseline, better)
+    assert result.seeds is not None and result.difference < 0 and result.better
+    assert result.seeds == welch_test([each.value for each in baseline], [each.value for each in better])
+    assert result.seeds.t < 0 and (result.seeds.baseline_runs, result.seeds.system_runs) == (3, 2)

@@ -13,16 +13,16 @@ PAIRS = {"kind": "tsv", "file": "pairs.tsv"}
 
 
 def test_a_list_of_pairs_gathers_the_translations_of_a_source() -> None:
-    found = HeldOut.of("pairs", LIST, gathered=True)
-    assert (found.sources, found.references, found.pairs) == (["ja", "nein"], [["yes", "yeah"], ["no"]], 4)
+    result = HeldOut.of("pairs", LIST, gathered=True)
+    assert (result.sources, result.references, result.pairs) == (["ja", "nein"], [["yes", "yeah"], ["no"]], 4)
 
 
 def test_of_files_line_by_line_every_line_counts(tmp_path) -> None:
     (tmp_path / "a.de").write_text("".join(f"{each.source}\n" for each in LIST))
     (tmp_path / "a.en").write_text("".join(f"{each.target}\n" for each in LIST))
-    found = from_files(tmp_path / "a.de", tmp_path / "a.en")
-    assert found.sources == ["ja", "nein", "ja", "ja"]
-    assert found.references == [["yes"], ["no"], ["yeah"], ["yes"]]
+    result = from_files(tmp_path / "a.de", tmp_path / "a.en")
+    assert result.sources == ["ja", "nein", "ja", "ja"]
+    assert result.references == [["yes"], ["no"], ["yeah"], ["yes"]]
 
 
 @pytest.mark.parametrize(("source", "gathers"), [(TEXT, False), (PAIRS, True)], ids=["text", "tsv"])

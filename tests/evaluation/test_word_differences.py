@@ -118,8 +118,8 @@ def test_removed_added_and_changed_words_are_told_apart() -> None:
 def test_empty_texts_and_spaces_have_segments_too(
     baseline: str, system: str, before: list[tuple[str, str]], after: list[tuple[str, str]]
 ) -> None:
-    found = word_differences(baseline, system)
-    assert (kinds(found[0]), kinds(found[1])) == (before, after)
+    result = word_differences(baseline, system)
+    assert (kinds(result[0]), kinds(result[1])) == (before, after)
 
 
 @given(SPACED | st.text(), SPACED | st.text())
@@ -149,8 +149,8 @@ def test_swapping_the_texts_swaps_the_segments(baseline: str, system: str) -> No
     before, after = word_differences(baseline, system)
     other = {"removed": "added", "added": "removed", "same": "same", "changed": "changed"}
     swapped = [[(segment.text, other[segment.kind]) for segment in side] for side in (after, before)]
-    found = word_differences(system, baseline)
-    assert [kinds(found[0]), kinds(found[1])] == swapped
+    result = word_differences(system, baseline)
+    assert [kinds(result[0]), kinds(result[1])] == swapped
 
 
 @given(st.text(min_size=1))

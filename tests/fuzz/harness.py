@@ -53,10 +53,10 @@ class Called:
             raise Wrong(f"the error names none of {named}: {self.err[-600:]}")
 
 
-def call(arguments: list[str], given: str = "") -> Called:
+def call(arguments: list[str], stdin_text: str = "") -> Called:
     """A command in this process, with the error boundary of the program."""
     out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="") for _ in range(2))
-    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(given.encode()), "utf-8")
+    stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin_text.encode()), "utf-8")
     code: Any = 0
     try:
         with redirect_stdout(out), redirect_stderr(err), warnings.catch_warnings():

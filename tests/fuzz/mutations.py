@@ -175,5 +175,5 @@ def options(draw: random.Random) -> tuple[str, list[str]]:
     verb = draw.choice(["predict"] * 4 + list(OPTIONS))
     known = {f"--{name}": values for values, names in OPTIONS[verb] for name in names.split()}
     chosen = draw.sample(list(known), min(draw.choice([1, 1, 1, 2, 3]), len(known)))
-    given = [[name] if (values := known[name]) is None else [name, draw.choice(values)] for name in chosen]
-    return verb, [word for words in given for word in words]
+    arguments = [[name] if (values := known[name]) is None else [name, draw.choice(values)] for name in chosen]
+    return verb, [word for words in arguments for word in words]

@@ -178,7 +178,7 @@ def data_case(folder: Path, draw: random.Random) -> str:
         labelled = kind in ("conllu", "columns")
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            found = list(read(source, folder, limit=_BOUND, labelled=labelled))
+            result = list(read(source, folder, limit=_BOUND, labelled=labelled))
     except ValueError as error:
         if not any(each in str(error) for each in contents):
             raise Wrong(f"{kind}, {what}: no file in: {error}") from error
@@ -186,18 +186,18 @@ def data_case(folder: Path, draw: random.Random) -> str:
     except BaseException as error:
         error.add_note(f"{kind}, {what}")
         raise
-    if labelled and any(len(each.source.split(" ")) != len(each.target.split(" ")) for each in found):
+    if labelled and any(len(each.source.split(" ")) != len(each.target.split(" ")) for each in result):
         raise Wrong(f"{kind}, {what}: words and labels differ")
-    if any(isinstance(each.source, LongLine) for each in found):
+    if any(isinstance(each.source, LongLine) for each in result):
         raise Wrong(f"{kind}, {what}: a long line passed as an empty one")
     raw = {
         each: gzip.GzipFile(fileobj=io.BytesIO(content)).read() if packed else content
         for each, content in contents.items()
     }
     expected = naive(kind, raw)
-    if expected is not None and [tuple(each) for each in found] != expected:
-        raise Wrong(f"{kind}, {what}: read {found[:3]}…, and the file says {expected[:3]}…")
-    assert all(isinstance(each, Example) for each in found)
+    if expected is not None and [tuple(each) for each in result] != expected:
+        raise Wrong(f"{kind}, {what}: read {result[:3]}…, and the file says {expected[:3]}…")
+    assert all(isinstance(each, Example) for each in result)
     return "read"
 
 
@@ -222,8 +222,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
         folder = tmp_path_factory.mktemp("fuzz")
         (folder / "cwd").mkdir()
         patch.chdir(folder / "cwd")
-        with trained_tasks(folder, ["seq2seq", "classify-mean", "lm-gru"]) as found:
-            yield list(found.values())
+        with trained_tasks(folder, ["seq2seq", "classify-mean", "lm-gru"]) as result:
+            yield list(result.values())
 
 
 def predicted(run: Path) -> Called:
@@ -273,16 +273,16 @@ def test_run_folders(runs: list[Path], tmp_path: Path) -> None:
 
 
 def option_case(runs: list[Path], draw: random.Random) -> str:
-    verb, given = options(draw)
+    verb, chosen = options(draw)
     run = draw.choice(runs)
     text = {"inspect": ["the dog"], "average": ["--out", "averaged"]}.get(verb, [])
-    command = [verb, str(run), *text, *given]
-    if "--device" not in given and verb != "average":
+    command = [verb, str(run), *text, *chosen]
+    if "--device" not in chosen and verb != "average":
         command += ["--device", "cpu"]
     try:
         done = call(command, INPUT)
         done.check()
-        if verb == "predict" and not done.code and "--prompt" not in given and done.out.count("\n") != 4:
+        if verb == "predict" and not done.code and "--prompt" not in chosen and done.out.count("\n") != 4:
             raise Wrong(f"{done.out.count(chr(10))} lines for 4: {done.out!r}")
         if "nan" in done.out.lower().split() or ("inf" in done.out.lower().split()):
             raise Wrong(f"a score that is no number: {done.out!r}")

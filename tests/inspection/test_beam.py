@@ -250,7 +250,7 @@ def test_figure_names_omitted_steps(steps: int, message: str | None, tmp_path: P
 
 def test_record_beam_refuses_unsuitable_runs(tmp_path: Path) -> None:
     run = untrained("transformer")
-    with pytest.raises(ValueError, match="no beam to record where tokens are drawn"):
+    with pytest.raises(ValueError, match="sampling has no beam to record"):
         record_beam(run, TEXTS[0], run.options(sample={"seed": 1}))
     with pytest.raises(ValueError, match="empty text"):
         record_beam(run, "")

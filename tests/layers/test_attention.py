@@ -81,11 +81,11 @@ def test_the_softmax_for_short_rows_is_the_softmax(keys: int) -> None:
     mask = torch.rand(3, 1, 4, keys) > 0.4
     mask[0, 0, 1] = False  # nothing to see
     mask[1] = True
-    wanted = torch.softmax(scores.double().masked_fill(~mask, float("-inf")), dim=-1).nan_to_num(0.0)
-    found = masked_softmax(scores, mask)
-    torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-7)
-    pull = torch.randn_like(found)
-    gradients = [torch.autograd.grad((weights * pull).sum(), scores)[0] for weights in (found, wanted)]
+    expected = torch.softmax(scores.double().masked_fill(~mask, float("-inf")), dim=-1).nan_to_num(0.0)
+    result = masked_softmax(scores, mask)
+    torch.testing.assert_close(result.double(), expected, rtol=1e-5, atol=1e-7)
+    pull = torch.randn_like(result)
+    gradients = [torch.autograd.grad((weights * pull).sum(), scores)[0] for weights in (result, expected)]
     gradients[1] = gradients[1].nan_to_num(0.0)
     torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(masked_softmax(scores, None), torch.softmax(scores, dim=-1))
@@ -109,9 +109,9 @@ def test_masked_softmax_is_the_same_without_gradients(blind: bool) -> None:
     if blind:
         mask[2, :, 1] = False
     with torch.no_grad():
-        found = masked_softmax(scores, mask)
-    assert torch.equal(found, masked_softmax(scores, mask))
-    torch.testing.assert_close(found.sum(-1), mask.any(-1).float().expand(5, 3, 2))
+        result = masked_softmax(scores, mask)
+    assert torch.equal(result, masked_softmax(scores, mask))
+    torch.testing.assert_close(result.sum(-1), mask.any(-1).float().expand(5, 3, 2))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -120,9 +120,9 @@ def test_attention_is_its_formula(kind: str, queries: int) -> None:
     query, key, value = heads(queries, 5)
     score, mask = double_score(kind), some_mask(queries, 5)
     with torch.no_grad():
-        found = attend(query, score.prepare(key), value, score=score, mask=mask)
-        wanted = by_loops(query, key, value, score, mask.expand(2, 3, queries, 5))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+        result = attend(query, score.prepare(key), value, score=score, mask=mask)
+        expected = by_loops(query, key, value, score, mask.expand(2, 3, queries, 5))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("queries", [1, 2])
@@ -130,8 +130,8 @@ def test_attention_is_its_formula(kind: str, queries: int) -> None:
 def test_the_sum_over_a_few_keys_is_the_product(queries: int, keys: int) -> None:
     weights, value = torch.rand(2, 3, queries, keys), torch.randn(2, 3, 2 * keys, 64)[:, :, :keys]
     with torch.no_grad():
-        found = weighted_sum(weights, value)
-    torch.testing.assert_close(found, weights @ value, rtol=0.0, atol=1e-5)  # 20 products of numbers near one
+        result = weighted_sum(weights, value)
+    torch.testing.assert_close(result, weights @ value, rtol=0.0, atol=1e-5)  # 20 products of numbers near one
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -140,17 +140,17 @@ def test_causal_attention_sees_nothing_after_the_query(kind: str) -> None:
     score = double_score(kind)
     mask = torch.tensor([[s <= t + 2 for s in range(5)] for t in range(3)])
     with torch.no_grad():
-        found = attend(query, score.prepare(key), value, score=score, causal=True)
-        wanted = by_loops(query, key, value, score, mask.expand(2, 3, 3, 5))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+        result = attend(query, score.prepare(key), value, score=score, causal=True)
+        expected = by_loops(query, key, value, score, mask.expand(2, 3, 3, 5))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 def test_a_bias_is_added_to_the_scores() -> None:
     query, key, value = heads(3, 4)
     bias = torch.randn(3, 3, 4, dtype=torch.float64)  # one for each head
-    found = attend(query, key, value, score=ScaledDot(K), bias=bias)
+    result = attend(query, key, value, score=ScaledDot(K), bias=bias)
     weights = torch.softmax(query @ key.mT / math.sqrt(K) + bias, dim=-1)
-    torch.testing.assert_close(found, weights @ value, **SIXTY_FOUR)
+    torch.testing.assert_close(result, weights @ value, **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +186,7 @@ def test_the_fused_kernel_is_the_explicit_one(
     tolerance = SIXTY_FOUR if dtype == torch.float64 else THIRTY_TWO
     torch.testing.assert_close(fused, explicit, **tolerance)
     pull = torch.randn_like(fused)
-    gradients = (torch.autograd.grad(found, (query, key, value), pull) for found in (fused, explicit))
+    gradients = (torch.autograd.grad(result, (query, key, value), pull) for result in (fused, explicit))
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, **tolerance)
 
@@ -201,12 +201,12 @@ def test_a_tap_selects_the_explicit_kernel_and_receives_its_tensors(kind: str) -
         return tensor
 
     prepared = score.prepare(key)
-    found = attend(query, prepared, value, score=score, mask=mask, tap=tap)
+    result = attend(query, prepared, value, score=score, mask=mask, tap=tap)
     dots = ["products"] if score.scale != 1 else []
     assert list(shown) == [*dots, "scores", *(["masked"] if score.softmax else []), "weights", "context"]
     torch.testing.assert_close(shown["scores"], score(query, prepared), rtol=0, atol=0)
-    torch.testing.assert_close(shown["weights"] @ value, found, rtol=0, atol=0)
-    torch.testing.assert_close(found, attend(query, prepared, value, score=score, mask=mask), **SIXTY_FOUR)
+    torch.testing.assert_close(shown["weights"] @ value, result, rtol=0, atol=0)
+    torch.testing.assert_close(result, attend(query, prepared, value, score=score, mask=mask), **SIXTY_FOUR)
     if score.softmax:
         sums = mask.expand_as(shown["weights"]).any(-1).double()  # one, or zero where nothing may be seen
         torch.testing.assert_close(shown["weights"].sum(-1), sums, **SIXTY_FOUR)
@@ -274,18 +274,18 @@ def test_a_causal_packed_batch_needs_no_mask_for_its_padding(kind: str, monkeypa
     lengths, masks, fused = [44, 3, 0, 61], [], nn.functional.scaled_dot_product_attention
     query, key, value = (packed_heads(lengths).requires_grad_() for _ in range(3))
     score, layout = double_score(kind), Packed.of(lengths, longest=70)
-    wanted = sentence_by_sentence(query, score.prepare(key), value, score, (lengths, lengths), True)
+    expected = sentence_by_sentence(query, score.prepare(key), value, score, (lengths, lengths), True)
 
     def watch(*heads: Tensor, attn_mask: Tensor | None, **options: Any) -> Tensor:
         masks.append(attn_mask)
         return fused(*heads, attn_mask=attn_mask, **options)
 
     monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", watch)
-    found = attend(query, score.prepare(key), value, score=score, causal=True, layout=(layout, layout))
+    result = attend(query, score.prepare(key), value, score=score, causal=True, layout=(layout, layout))
     assert masks == ([None] if kind in FUSED else [])
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
-    pull, three = torch.randn_like(found), (query, key, value)
-    for one, other in zip(*(torch.autograd.grad(made, three, pull) for made in (found, wanted)), strict=True):
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
+    pull, three = torch.randn_like(result), (query, key, value)
+    for one, other in zip(*(torch.autograd.grad(created, three, pull) for created in (result, expected)), strict=True):
         torch.testing.assert_close(one, other, rtol=0.0, atol=1e-12)
 
 
@@ -299,16 +299,16 @@ def test_packed_and_padded_attention_are_that_of_each_sentence_alone(
     query, key, value = packed_heads(lengths[0]), packed_heads(lengths[1]), packed_heads(lengths[1])
     score, causal = double_score(kind), which == "causal"
     prepared = score.prepare(key)
-    wanted = sentence_by_sentence(query, prepared, value, score, lengths, causal)
+    expected = sentence_by_sentence(query, prepared, value, score, lengths, causal)
     packed = tuple(Packed.of(side, longest=longest) for side in lengths)
-    found = attend(query, prepared, value, score=score, causal=causal, layout=packed)
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    result = attend(query, prepared, value, score=score, causal=causal, layout=packed)
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
     first, second = packed
     padded = tuple(Padded.of(side, longest=longest) for side in lengths)
     three = (first.pad(query), second.pad(prepared), second.pad(value))
-    found = first.unpad(attend(*three, score=score, causal=causal, layout=padded))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    result = first.unpad(attend(*three, score=score, causal=causal, layout=padded))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 def test_sentences_of_one_length_need_no_mask_and_give_the_same() -> None:
@@ -316,18 +316,18 @@ def test_sentences_of_one_length_need_no_mask_and_give_the_same() -> None:
     query, key, value = (packed_heads(lengths) for _ in range(3))
     layout, score = Packed.of(lengths), ScaledDot(K)
     assert layout.key_mask() is None
-    wanted = sentence_by_sentence(query, key, value, score, (lengths, lengths), True)
-    found = attend(query, key, value, score=score, causal=True, layout=(layout, layout))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    expected = sentence_by_sentence(query, key, value, score, (lengths, lengths), True)
+    result = attend(query, key, value, score=score, causal=True, layout=(layout, layout))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 def test_an_explicit_mask_is_combined_with_the_layouts() -> None:
     query, key, value = (torch.randn(2, 4, 3, K, dtype=torch.float64) for _ in range(3))  # (B, T, H, K)
     layout, score, mask = Padded.of([4, 2]), ScaledDot(K), some_mask(4, 4)
-    found = attend(query, key, value, score=score, mask=mask, layout=(layout, layout))
+    result = attend(query, key, value, score=score, mask=mask, layout=(layout, layout))
     both = mask & torch.tensor([[True] * 4, [True, True, False, False]])[:, None, None, :]
-    wanted = by_loops(*(part.transpose(1, 2) for part in (query, key, value)), score, both.expand(2, 3, 4, 4))
-    torch.testing.assert_close(found.transpose(1, 2), wanted, **SIXTY_FOUR)
+    expected = by_loops(*(part.transpose(1, 2) for part in (query, key, value)), score, both.expand(2, 3, 4, 4))
+    torch.testing.assert_close(result.transpose(1, 2), expected, **SIXTY_FOUR)
 
 
 CUDA_QUERIES, CUDA_KEYS = [4, 1, 100, 64, 65, 0, 3], [2, 130, 1, 64, 7, 5, 0]  # over several tiles, and empty ones
@@ -356,18 +356,18 @@ def test_the_kernels_for_packed_batches_are_the_explicit_one(
     three = tuple(torch.randn(shape, dtype=torch.float64).to(dtype) for shape in shapes)
     score = ScaledDot(width)
     exact = [part.double().requires_grad_() for part in three]
-    wanted = sentence_by_sentence(*exact, score, lengths, causal)
+    expected = sentence_by_sentence(*exact, score, lengths, causal)
     ours = [among_nothing(part.to(kernels), number) for number, part in enumerate(three, 1)]
     queries = Packed.of(lengths[0], kernels, longest=longest)
     keys = Packed.of(lengths[1], kernels, longest=longest) if which == "cross" else queries
-    found = attend(*ours, score=score, causal=causal, layout=(queries, keys))
-    assert ("short_attention" in found.grad_fn.name()) == (longest is None)
+    result = attend(*ours, score=score, causal=causal, layout=(queries, keys))
+    assert ("short_attention" in result.grad_fn.name()) == (longest is None)
     # weights are rounded to `step` before they meet values of up to 4, and so is the output
     step = torch.finfo(dtype).eps
-    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-    pull = torch.randn(3, len(wanted), width).to(dtype).transpose(0, 1)
-    theirs = torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
+    torch.testing.assert_close(result.double().cpu(), expected, rtol=2 * step, atol=2 * step)
+    pull = torch.randn(3, len(expected), width).to(dtype).transpose(0, 1)
+    theirs = torch.autograd.grad(expected, exact, pull.double())
+    for mine, other in zip(torch.autograd.grad(result, ours, pull.to(kernels)), theirs, strict=True):
         # gradients add up to 130 such roundings of terms near one: the largest of them may be √130 steps off
         torch.testing.assert_close(mine.double().cpu(), other, rtol=2 * step, atol=8 * step)
 
@@ -379,14 +379,14 @@ def test_very_negative_scores_have_finite_weights_and_gradients(kernels: torch.d
     query, key, value = (torch.randn(75, 3, 16).to(half) for _ in range(3))
     three = query - 5, key + 5, value  # 16 products of −25, times ¼
     exact = [part.double().requires_grad_() for part in three]
-    wanted = sentence_by_sentence(*exact, score, ([5, 70], [5, 70]), False)
+    expected = sentence_by_sentence(*exact, score, ([5, 70], [5, 70]), False)
     ours = [part.to(kernels).requires_grad_() for part in three]
-    found = attend(*ours, score=score, layout=(layout, layout))
+    result = attend(*ours, score=score, layout=(layout, layout))
     step = torch.finfo(half).eps
-    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-    pull = torch.randn_like(wanted).to(half)
-    theirs = torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
+    torch.testing.assert_close(result.double().cpu(), expected, rtol=2 * step, atol=2 * step)
+    pull = torch.randn_like(expected).to(half)
+    theirs = torch.autograd.grad(expected, exact, pull.double())
+    for mine, other in zip(torch.autograd.grad(result, ours, pull.to(kernels)), theirs, strict=True):
         # as above, but keys and queries, which meet the roundings, are five times as large
         torch.testing.assert_close(mine.double().cpu(), other, rtol=2 * step, atol=40 * step)
 
@@ -396,11 +396,11 @@ def test_very_negative_scores_have_finite_weights_and_gradients(kernels: torch.d
 def test_causal_masks_align_the_last_query_with_the_last_key_on_cuda(cuda: torch.device, longest: int | None) -> None:
     lengths, score = ([2, 3, 1], [4, 3, 70]), ScaledDot(16)
     three = [torch.randn(sum(side), 3, 16).bfloat16() for side in (lengths[0], lengths[1], lengths[1])]
-    wanted = sentence_by_sentence(*(part.double() for part in three), score, lengths, True)
+    expected = sentence_by_sentence(*(part.double() for part in three), score, lengths, True)
     layout = tuple(Packed.of(side, cuda, longest=longest) for side in lengths)
-    found = attend(*(part.to(cuda) for part in three), score=score, causal=True, layout=layout)
+    result = attend(*(part.to(cuda) for part in three), score=score, causal=True, layout=layout)
     step = torch.finfo(torch.bfloat16).eps
-    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
+    torch.testing.assert_close(result.double().cpu(), expected, rtol=2 * step, atol=2 * step)
 
 
 def test_the_step_kernel_does_not_accept_float64(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -444,12 +444,14 @@ def test_the_kernel_for_a_step_is_the_explicit_one(
     if mask is not None:
         mask[0] = False  # a query that may look at nothing
     three = [part.to(kernels, dtype) for part in (query, slots.permute(1, 2, 0, 3)[:, :, :keys], value)]
-    wanted = explicit_attention(
+    expected = explicit_attention(
         *(part.double() for part in three), ScaledDot(width), None if mask is None else mask.to(kernels)
     )
     monkeypatch.setattr(attention, "_MANY_ON_CUDA", 1)
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", None)  # nobody else is asked
     with torch.inference_mode():
-        found = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(kernels))
+        result = attend(*three, score=ScaledDot(width), mask=None if mask is None else mask.to(kernels))
     step = torch.finfo(dtype).eps  # of the one rounding at the end, or of sums of up to 70 products in float32
-    torch.testing.assert_close(found.double(), wanted, rtol=2 * step, atol=(8 if dtype == torch.float32 else 2) * step)
+    torch.testing.assert_close(
+        result.double(), expected, rtol=2 * step, atol=(8 if dtype == torch.float32 else 2) * step
+    )

@@ -104,12 +104,12 @@ def test_self_attention_is_its_formula_by_every_kernel(name: str, causal: bool) 
     attention, x, layout = build(VARIANTS[name]), torch.randn(3, 5, WIDTH).double(), Padded.of(LENGTHS)
     seen = layout.key_mask()[:, None, :].expand(3, 5, 5)
     seen = seen & causal_mask(5, 5, x.device) if causal else seen
-    wanted = by_formula(attention, VARIANTS[name], x, x, seen)
-    torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), wanted, **SIXTY_FOUR)
-    heard: list[Tapped] = []
-    with on_taps(attention, heard.append):
-        torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), wanted, **SIXTY_FOUR)
-    weights = {tapped.name: tapped.tensor for tapped in heard}["weights"]
+    expected = by_formula(attention, VARIANTS[name], x, x, seen)
+    torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), expected, **SIXTY_FOUR)
+    taps: list[Tapped] = []
+    with on_taps(attention, taps.append):
+        torch.testing.assert_close(self_attention(attention, x, layout, causal=causal), expected, **SIXTY_FOUR)
+    weights = {tapped.name: tapped.tensor for tapped in taps}["weights"]
     assert weights.shape == (3, HEADS, 5, 5)
     assert not weights[~seen[:, None].expand_as(weights)].any()
 
@@ -119,9 +119,9 @@ def test_self_attention_is_its_formula_by_every_kernel(name: str, causal: bool) 
 def test_attention_to_a_source_is_its_formula(name: str) -> None:
     attention, x, source = build(VARIANTS[name]), torch.randn(3, 4, WIDTH).double(), torch.randn(3, 5, WIDTH).double()
     target, layout = Padded.of([4, 4, 4]), Padded.of(LENGTHS)
-    found = attention(attention.queries(x), *attention.keys_values(source), layout=(target, layout))
+    result = attention(attention.queries(x), *attention.keys_values(source), layout=(target, layout))
     seen = layout.key_mask()[:, None, :].expand(3, 4, 5)
-    torch.testing.assert_close(found, by_formula(attention, VARIANTS[name], x, source, seen), **SIXTY_FOUR)
+    torch.testing.assert_close(result, by_formula(attention, VARIANTS[name], x, source, seen), **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi", "t5", "shaw"])
@@ -143,26 +143,26 @@ def test_positions_work_the_same_in_all_attention_variants(name: str, positions:
         return 0.0 if bias is None else bias[0, h, t, s]
 
     seen = layout.key_mask()[:, None, :] & causal_mask(5, 5, x.device)
-    wanted = by_formula(attention, section, x, x, seen, rotary=positions == "rotary", bias=added)
+    expected = by_formula(attention, section, x, x, seen, rotary=positions == "rotary", bias=added)
     relative = None if positions == "rotary" else Relative(distances, bias)
     tolerance = THIRTY_TWO if positions == "rotary" else SIXTY_FOUR  # angles are float32
-    found = self_attention(attention, x, layout, causal=True, relative=relative)
-    torch.testing.assert_close(found, wanted, **tolerance)
+    result = self_attention(attention, x, layout, causal=True, relative=relative)
+    torch.testing.assert_close(result, expected, **tolerance)
     packed = Packed.of(LENGTHS)
     flat = self_attention(attention, packed.unpad(x), packed, causal=True, relative=relative)
-    torch.testing.assert_close(flat, packed.unpad(wanted), **tolerance)
+    torch.testing.assert_close(flat, packed.unpad(expected), **tolerance)
 
 
-@pytest.mark.parametrize("heard", [False, True], ids=["chosen", "explicit"])
+@pytest.mark.parametrize("explicit", [False, True], ids=["chosen", "explicit"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_the_gradient_is_that_of_the_formula(name: str, heard: bool) -> None:
+def test_the_gradient_is_that_of_the_formula(name: str, explicit: bool) -> None:
     attention, layout = build(VARIANTS[name]), Padded.of([3, 2])
     x = torch.randn(2, 3, WIDTH, dtype=torch.float64, requires_grad=True)
 
     def run(x: Tensor, *_: Tensor) -> Tensor:
         return self_attention(attention, x, layout, causal=True)
 
-    with on_taps(attention, lambda tapped: None, only=None if heard else ()):
+    with on_taps(attention, lambda tapped: None, only=None if explicit else ()):
         assert torch.autograd.gradcheck(run, (x, *attention.parameters()))
 
 
@@ -191,16 +191,16 @@ def test_shared_keys_are_keys_that_were_repeated(
     whole = combine_masks(mask, causal_mask(queries, keys, three[0].device) if causal else None)
     query, *shared = three
     repeated = [repeat_heads(part, HEADS, 1) for part in shared]
-    wanted = explicit_attention(query, *repeated, kind, whole, bias)
-    pull = torch.randn_like(wanted)
-    theirs = torch.autograd.grad(wanted, three, pull)
+    expected = explicit_attention(query, *repeated, kind, whole, bias)
+    pull = torch.randn_like(expected)
+    theirs = torch.autograd.grad(expected, three, pull)
     tolerance = SIXTY_FOUR if dtype == torch.float64 else THIRTY_TWO
-    for found in (
+    for result in (
         attend(*three, score=kind, mask=mask, bias=bias, causal=causal),
         explicit_attention(*three, kind, whole, bias),
     ):
-        torch.testing.assert_close(found, wanted, **tolerance)
-        for ours, other in zip(torch.autograd.grad(found, three, pull), theirs, strict=True):
+        torch.testing.assert_close(result, expected, **tolerance)
+        for ours, other in zip(torch.autograd.grad(result, three, pull), theirs, strict=True):
             torch.testing.assert_close(ours, other, **tolerance)
 
 
@@ -209,9 +209,9 @@ def test_shared_keys_are_keys_that_were_repeated(
 def test_a_fully_masked_row_attends_to_nothing_in_any_variant(score: str, groups: int) -> None:
     three, mask = shared_heads(3, 4, groups, torch.float32), torch.ones(2, 1, 3, 4, dtype=torch.bool)
     mask[0, 0, 1] = False
-    for found in (attend(*three, score=SCORES[score], mask=mask), explicit_attention(*three, SCORES[score], mask)):
-        assert torch.equal(found[0, :, 1], torch.zeros(HEADS, K))
-        gradients = torch.autograd.grad(found.square().sum(), three)
+    for result in (attend(*three, score=SCORES[score], mask=mask), explicit_attention(*three, SCORES[score], mask)):
+        assert torch.equal(result[0, :, 1], torch.zeros(HEADS, K))
+        gradients = torch.autograd.grad(result.square().sum(), three)
         assert all(torch.isfinite(gradient).all() for gradient in gradients)
         assert torch.equal(gradients[0][0, :, 1], torch.zeros(HEADS, K))
 
@@ -244,7 +244,7 @@ def test_every_kernel_shares_keys_as_the_explicit_one_does(
     score, causal = build_score("scaled-dot" if scaled else "dot", 16), which == "causal"
     exact = [part.double().requires_grad_() for part in three]
     sides = Packed.of(lengths), Packed.of(others)
-    wanted = attend(
+    expected = attend(
         exact[0], *(repeat_heads(part, HEADS, 1) for part in exact[1:]), score=score, causal=causal, layout=sides
     )
 
@@ -253,17 +253,17 @@ def test_every_kernel_shares_keys_as_the_explicit_one_does(
     queries = Packed.of(lengths, kernels, longest=longest)
     packed = queries, queries if others is lengths else Packed.of(others, kernels, longest=longest)
     if layout in ("short", "flash"):
-        found = attend(*ours, score=score, causal=causal, layout=packed)
-        assert ("short_attention" in found.grad_fn.name()) == (layout == "short")
+        result = attend(*ours, score=score, causal=causal, layout=packed)
+        assert ("short_attention" in result.grad_fn.name()) == (layout == "short")
     else:
         rows = [packed[0].pad(ours[0]), packed[1].pad(ours[1]), packed[1].pad(ours[2])]
         padded = Padded.of(lengths, kernels), Padded.of(others, kernels)
-        found = packed[0].unpad(attend(*rows, score=score, causal=causal, layout=padded))
+        result = packed[0].unpad(attend(*rows, score=score, causal=causal, layout=padded))
     step = torch.finfo(half).eps  # weights and outputs are rounded to it
-    torch.testing.assert_close(found.double().cpu(), wanted, rtol=2 * step, atol=2 * step)
-    pull = torch.randn_like(wanted).to(half)
-    theirs = torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip(torch.autograd.grad(found, ours, pull.to(kernels)), theirs, strict=True):
+    torch.testing.assert_close(result.double().cpu(), expected, rtol=2 * step, atol=2 * step)
+    pull = torch.randn_like(expected).to(half)
+    theirs = torch.autograd.grad(expected, exact, pull.double())
+    for mine, other in zip(torch.autograd.grad(result, ours, pull.to(kernels)), theirs, strict=True):
         # a key's gradient adds up some hundred roundings, and those of the heads that share it
         torch.testing.assert_close(mine.double().cpu(), other, rtol=4 * step, atol=16 * step)
 
@@ -279,10 +279,10 @@ def test_attention_without_projections_has_no_parameters() -> None:
     assert count.total == 2 * 2 * 5 * 5 * (WIDTH + WIDTH)
 
 
-@pytest.mark.parametrize("heard", [False, True], ids=["fused", "explicit"])
-def test_groups_save_projections_and_no_scores(heard: bool) -> None:
+@pytest.mark.parametrize("explicit", [False, True], ids=["fused", "explicit"])
+def test_groups_save_projections_and_no_scores(explicit: bool) -> None:
     attention, layout, x = build({"kv_heads": 1}).float(), Padded.of([5, 5]), torch.randn(2, 5, WIDTH)
-    with on_taps(attention, lambda tapped: None, only=None if heard else ()), count_flops() as count:
+    with on_taps(attention, lambda tapped: None, only=None if explicit else ()), count_flops() as count:
         self_attention(attention, x, layout)
     assert count.total == 2 * 10 * WIDTH * (WIDTH + 2 * K + WIDTH) + 2 * 2 * 5 * 5 * (WIDTH + WIDTH)
 
@@ -330,7 +330,7 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"heads": 8, "attention": {"kv_heads": 3}}, r"heads \(8\) is not divisible by attention\.kv_heads \(3\)"),
         ({"heads": 4, "attention": {"kv_heads": 8}}, r"heads \(4\) is not divisible by attention\.kv_heads \(8\)"),
@@ -342,8 +342,8 @@ def test_a_head_score_is_a_dot_product_times_its_scale(kind: str, scaled: bool) 
         ),
     ],
 )
-def test_impossible_attention_recipes_are_refused(section: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_impossible_attention_recipes_are_refused(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         TransformerConfig.model_validate(section)
 
 

@@ -22,12 +22,12 @@ def test_auto_is_the_cpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "count", "message"),
     [
-        ("cuda", 0, "device cuda was asked for, and PyTorch sees no CUDA device; use cpu or auto"),
-        ("cuda:2", 2, "device cuda:2 was asked for, and the last one here is cuda:1; take one of those"),
+        ("cuda", 0, "device cuda was requested, but PyTorch finds no CUDA device; use cpu or auto"),
+        ("cuda:2", 2, "device cuda:2 was requested, but the last one here is cuda:1; take one of those"),
         ("gpu", 2, "there is no device 'gpu'; use auto, cpu, cuda, cuda:N or mps"),
         ("meta", 0, "device meta is not supported; use auto, cpu, cuda, cuda:N or mps"),
-        ("mps", 0, "device mps was asked for, and PyTorch sees no Apple GPU; use cpu or auto"),
-        ("cpu:3", 0, "device cpu:3 was asked for, and there is only one cpu; use cpu"),
+        ("mps", 0, "device mps was requested, but PyTorch finds no Apple GPU; use cpu or auto"),
+        ("cpu:3", 0, "device cpu:3 was requested, but there is only one cpu; use cpu"),
     ],
 )
 def test_missing_devices_are_refused(name: str, count: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,12 +132,12 @@ def test_outputs_losses_and_counts_are_those_of_the_formulas(name: str, padded: 
     torch.manual_seed(3)
     draws = torch.randn(21, layer.count, dtype=torch.float64)
     real = [True] * 21 if valid is None else valid.flatten().tolist()
-    wanted = naive(layer, kind, x.flatten(0, 1), real, draws)
-    torch.testing.assert_close(outputs.flatten(0, 1), wanted.outputs, **SIXTY_FOUR)
-    torch.testing.assert_close(extra.losses, [wanted.loss], **SIXTY_FOUR)
+    expected = naive(layer, kind, x.flatten(0, 1), real, draws)
+    torch.testing.assert_close(outputs.flatten(0, 1), expected.outputs, **SIXTY_FOUR)
+    torch.testing.assert_close(extra.losses, [expected.loss], **SIXTY_FOUR)
     row = extra.row()
-    assert row is not None and row.tolist() == wanted.counts
-    assert padded or (wanted.counts[-1] > 0) == ("tight" in name)
+    assert row is not None and row.tolist() == expected.counts
+    assert padded or (expected.counts[-1] > 0) == ("tight" in name)
 
 
 @pytest.mark.parametrize("name", ["two of four", "three of five, tight"])
@@ -148,21 +148,21 @@ def test_gradients_are_those_of_the_formulas(name: str) -> None:
     outputs, extra = collected(layer, x, valid)
     leaves = [x, *layer.parameters()]
     direction = torch.randn_like(outputs)
-    found = torch.autograd.grad((outputs * direction).sum() + extra.losses[0], leaves)
+    result = torch.autograd.grad((outputs * direction).sum() + extra.losses[0], leaves)
     torch.manual_seed(3)
     draws = torch.randn(16, layer.count, dtype=torch.float64)
-    wanted = naive(layer, kind, x.flatten(0, 1), valid.flatten().tolist(), draws)
-    scalar = (wanted.outputs.view_as(x) * direction).sum() + wanted.loss
-    torch.testing.assert_close(found, torch.autograd.grad(scalar, leaves), **SIXTY_FOUR)
+    expected = naive(layer, kind, x.flatten(0, 1), valid.flatten().tolist(), draws)
+    scalar = (expected.outputs.view_as(x) * direction).sum() + expected.loss
+    torch.testing.assert_close(result, torch.autograd.grad(scalar, leaves), **SIXTY_FOUR)
 
 
 @torch.no_grad()
 def test_in_evaluation_there_is_no_noise_and_no_capacity_limit() -> None:
     layer, x = build(count=4, capacity_factor=0.1).eval(), some_tokens(9)
-    wanted = naive(layer, "relu", x, [True] * 9, None)
-    torch.testing.assert_close(layer(x), wanted.outputs, **SIXTY_FOUR)
+    expected = naive(layer, "relu", x, [True] * 9, None)
+    torch.testing.assert_close(layer(x), expected.outputs, **SIXTY_FOUR)
     torch.testing.assert_close(layer(x), torch.cat([layer(token[None]) for token in x]), **SIXTY_FOUR)
-    assert wanted.counts[-1] == 0
+    assert expected.counts[-1] == 0
 
 
 @torch.no_grad()
@@ -220,13 +220,13 @@ def test_a_listener_can_replace_the_gates() -> None:
     with on_taps(layer, lambda tapped: None):
         torch.testing.assert_close(layer(x), whole, **SIXTY_FOUR)
     with on_taps(layer, switch_off):
-        found = layer(x)
+        result = layer(x)
     gates = seen["gates"]
     assert gates.shape == (2, 5, 4)
     assert ((gates > 0).sum(-1) == 2).all()
     torch.testing.assert_close(gates.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    wanted = [[gates[i, j, 0] * expert(layer, "relu", 0, x[i, j]) for j in range(5)] for i in range(2)]
-    torch.testing.assert_close(found, torch.stack([torch.stack(row) for row in wanted]), **SIXTY_FOUR)
+    expected = [[gates[i, j, 0] * expert(layer, "relu", 0, x[i, j]) for j in range(5)] for i in range(2)]
+    torch.testing.assert_close(result, torch.stack([torch.stack(row) for row in expected]), **SIXTY_FOUR)
 
 
 @torch.no_grad()
@@ -378,9 +378,9 @@ def test_the_layer_and_its_collection_are_one_graph_for_all_batches_of_a_size() 
     for seed, kept in enumerate([5, 2, 9]):
         x, valid = some_tokens(10), torch.arange(10) < kept
         torch.manual_seed(seed)
-        found = compiled(x, valid)
+        result = compiled(x, valid)
         torch.manual_seed(seed)
-        torch.testing.assert_close(found, run(x, valid))
+        torch.testing.assert_close(result, run(x, valid))
     assert len(graphs) == 1
     assert layer._collected is None
 

@@ -49,9 +49,9 @@ def test_inner_dropout_applies_in_training_only() -> None:
 
 def test_an_embedding_is_a_row_times_the_root_of_the_width() -> None:
     layer = Embedding(7, 16)
-    found = layer(torch.tensor([[3, 0], [6, 3]]))
-    assert torch.equal(found[1], 4.0 * layer.weight[[6, 3]])
-    assert torch.equal(found[0], 4.0 * layer.weight[[3, 0]])
+    result = layer(torch.tensor([[3, 0], [6, 3]]))
+    assert torch.equal(result[1], 4.0 * layer.weight[[6, 3]])
+    assert torch.equal(result[0], 4.0 * layer.weight[[3, 0]])
 
 
 def test_embeddings_have_variance_one() -> None:

@@ -24,7 +24,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(shutil, "which", lambda name: "/bin/gcc" if name == "gcc" else None)
     headers = {("include", "posix_prefix"): str(tmp_path)}
     monkeypatch.setattr(sysconfig, "get_default_scheme", lambda: "posix_prefix")
-    monkeypatch.setattr(sysconfig, "get_path", lambda *asked: headers.get(asked, "nowhere"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda *names: headers.get(names, "nowhere"))
     return tmp_path
 
 
@@ -85,7 +85,7 @@ def test_triton_kernels_support_cuda_tensors_up_to_float32(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("machine", "able", "wanted"),
+    ("machine", "able", "expected"),
     [
         ("x86_64", ("onednn", "avx512_bf16"), True),
         ("AMD64", ("onednn", "amx_tile"), True),
@@ -97,11 +97,11 @@ def test_triton_kernels_support_cuda_tensors_up_to_float32(monkeypatch: pytest.M
     ],
 )
 def test_bfloat16_support_of_the_cpu(
-    machine: str, able: tuple[str, ...], wanted: bool, monkeypatch: pytest.MonkeyPatch
+    machine: str, able: tuple[str, ...], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: "onednn" in able)
     for name in ("avx512_bf16", "amx_tile"):
         monkeypatch.setattr(torch.cpu, f"_is_{name}_supported", lambda name=name: name in able)
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: "other" in able)
-    assert kernels.cpu_multiplies_bfloat16.__wrapped__() == wanted
+    assert kernels.cpu_multiplies_bfloat16.__wrapped__() == expected

@@ -117,14 +117,14 @@ def test_the_layout_of_some_rows_is_that_of_their_lengths() -> None:
 def test_a_recurrence_goes_through_a_batch_as_torch_packs_it(lengths: list[int], more: int) -> None:
     longest = max(*lengths, 1) + more
     x = torch.randn(len(lengths), longest, 3)
-    wanted = pack_padded_sequence(x, torch.tensor(lengths).clamp(min=1), batch_first=True, enforce_sorted=False)
+    expected = pack_padded_sequence(x, torch.tensor(lengths).clamp(min=1), batch_first=True, enforce_sorted=False)
     for layout in (Padded.of(lengths, longest=longest), Packed.of(lengths, longest=longest)):
         steps = layout.steps
-        assert steps.sizes.tolist() == wanted.batch_sizes.tolist()
+        assert steps.sizes.tolist() == expected.batch_sizes.tolist()
         first = steps.places[: len(lengths)] // longest  # the sequences in the order they are gone through
         assert first[steps.ranks].tolist() == list(range(len(lengths)))
         order = torch.tensor(lengths).clamp(min=1)[first].tolist()
         assert order == sorted(order, reverse=True)
         packed = PackedSequence(x.flatten(0, 1)[steps.places], steps.sizes, first, steps.ranks)
-        for mine, other in zip(*(pad_packed_sequence(each) for each in (packed, wanted)), strict=True):
+        for mine, other in zip(*(pad_packed_sequence(each) for each in (packed, expected)), strict=True):
             assert torch.equal(mine, other)

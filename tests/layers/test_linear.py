@@ -44,18 +44,18 @@ def test_it_is_the_linear_function_of_torch(
 ) -> None:
     x = memory(*shape, INPUTS)
     weight, bias = torch.randn(OUTPUTS, INPUTS), torch.randn(OUTPUTS) if biased else None
-    wanted = nn.functional.linear(x, weight, bias)
+    expected = nn.functional.linear(x, weight, bias)
     with torch.no_grad():
-        torch.testing.assert_close(linear(x, weight, bias), wanted, **CLOSE)
+        torch.testing.assert_close(linear(x, weight, bias), expected, **CLOSE)
 
     def leaves() -> list[Tensor | None]:
         return [None if part is None else part.detach().requires_grad_() for part in (x, weight, bias)]
 
     ours, theirs = leaves(), leaves()
-    found, other = linear(*ours), nn.functional.linear(*theirs)
-    torch.testing.assert_close(found, wanted, **CLOSE)
-    pull = torch.randn_like(found)
-    found.backward(pull)
+    result, other = linear(*ours), nn.functional.linear(*theirs)
+    torch.testing.assert_close(result, expected, **CLOSE)
+    pull = torch.randn_like(result)
+    result.backward(pull)
     other.backward(pull)
     for mine, its in zip(ours, theirs, strict=True):
         if mine is not None:
@@ -67,26 +67,26 @@ def test_it_is_the_linear_function_of_torch(
 def test_a_non_contiguous_gradient_comes_through(shape: tuple[int, ...], memory: Callable[..., Tensor]) -> None:
     x, weight = torch.randn(*shape, INPUTS, requires_grad=True), torch.randn(OUTPUTS, INPUTS, requires_grad=True)
     pull = memory(*shape, OUTPUTS)
-    found = torch.autograd.grad(linear(x, weight), (x, weight), pull)
-    torch.testing.assert_close(found[0], pull @ weight, **CLOSE)
-    torch.testing.assert_close(found[1], pull.reshape(-1, OUTPUTS).T @ x.reshape(-1, INPUTS), **CLOSE)
+    result = torch.autograd.grad(linear(x, weight), (x, weight), pull)
+    torch.testing.assert_close(result[0], pull @ weight, **CLOSE)
+    torch.testing.assert_close(result[1], pull.reshape(-1, OUTPUTS).T @ x.reshape(-1, INPUTS), **CLOSE)
 
 
 def test_a_part_of_a_weight_works_as_a_weight() -> None:
     x, weight, bias = torch.randn(5, INPUTS), torch.randn(OUTPUTS, INPUTS), torch.randn(OUTPUTS)
     part = slice(8, 20)
-    found = linear(x, weight[part], bias[part])
-    torch.testing.assert_close(found, nn.functional.linear(x, weight, bias)[:, part], **CLOSE)
+    result = linear(x, weight[part], bias[part])
+    torch.testing.assert_close(result, nn.functional.linear(x, weight, bias)[:, part], **CLOSE)
 
 
 @pytest.mark.parametrize("learned", ["x", "weight", "bias"])
 def test_whichever_operand_is_learned_alone_gets_its_gradient(learned: str) -> None:
     operands = {"x": torch.randn(5, INPUTS), "weight": torch.randn(OUTPUTS, INPUTS), "bias": torch.randn(OUTPUTS)}
     operands[learned].requires_grad_()
-    found = torch.autograd.grad(linear(*operands.values()).square().sum(), operands[learned])
-    wanted = torch.autograd.grad(nn.functional.linear(*operands.values()).square().sum(), operands[learned])
+    result = torch.autograd.grad(linear(*operands.values()).square().sum(), operands[learned])
+    expected = torch.autograd.grad(nn.functional.linear(*operands.values()).square().sum(), operands[learned])
     # squares of sums of 24 products reach some hundreds
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 4).double(), torch.randn(3, 4).bfloat16(), torch.empty(0, 4)])
@@ -138,13 +138,13 @@ def test_packed_weights_in_bfloat16_round_what_goes_in_and_what_comes_out(activa
     nn.init.normal_(layer.bias)
     pack(layer, torch.bfloat16)
     with torch.no_grad():
-        found, part = layer(x, activation), layer.apply_rows(x, 8, 24, activation)
-    wanted = nn.functional.linear(*(each.detach().bfloat16().double() for each in (x, layer.weight, layer.bias)))
-    wanted = wanted.relu() if activation == "relu" else wanted
-    assert found.dtype == part.dtype == torch.float32
-    assert torch.equal(found, found.bfloat16().float()) and torch.equal(part, found[..., 8:24])
+        result, part = layer(x, activation), layer.apply_rows(x, 8, 24, activation)
+    expected = nn.functional.linear(*(each.detach().bfloat16().double() for each in (x, layer.weight, layer.bias)))
+    expected = expected.relu() if activation == "relu" else expected
+    assert result.dtype == part.dtype == torch.float32
+    assert torch.equal(result, result.bfloat16().float()) and torch.equal(part, result[..., 8:24])
     # half a unit in the last of eight binary places, or a whole one where sums in float32 tip it over
-    torch.testing.assert_close(found.double(), wanted, rtol=2**-8, atol=1e-6)
+    torch.testing.assert_close(result.double(), expected, rtol=2**-8, atol=1e-6)
     torch.testing.assert_close(
         layer(x), nn.functional.linear(x, layer.weight, layer.bias), **CLOSE
     )  # learning is exact

@@ -36,8 +36,8 @@ SPANS = {
 
 @pytest.fixture(params=SPANS)
 def span(request: pytest.FixtureRequest) -> Pattern:
-    made: Pattern = SPANS[request.param]().double()
-    return made
+    pattern: Pattern = SPANS[request.param]().double()
+    return pattern
 
 
 @pytest.fixture(params=["counted", "static"])
@@ -58,12 +58,12 @@ def local_mask(count: int, block: int, look_back: int, causal: bool) -> Tensor:
 
 def compressed_by_hand(span: CompressedAttention, x: Tensor, weights: Any, causal: bool) -> Tensor:
     """(T, I) of one sequence → (C, I): one window after the other."""
-    made = []
+    pattern = []
     for anchor in range(0, len(x), span.stride):
         tokens = range(anchor - span.kernel + 1, anchor + 1) if causal else range(anchor, anchor + span.kernel)
         parts = [x[t] if 0 <= t < len(x) else torch.zeros_like(x[0]) for t in tokens]
-        made.append(weights.weight @ torch.cat(parts) + weights.bias)
-    return torch.stack(made)
+        pattern.append(weights.weight @ torch.cat(parts) + weights.bias)
+    return torch.stack(pattern)
 
 
 def by_hand(span: Pattern, query: Tensor, key: Tensor, value: Tensor, score: AttentionScore, causal: bool) -> Tensor:
@@ -104,12 +104,12 @@ def test_patterns_equal_a_mask_and_a_convolution_per_sequence(
     span: Pattern, causal: bool, longest: int | None, sizes: str
 ) -> None:
     three, layout = heads(), Packed.of(LENGTHS, longest=longest)
-    found = span(*three, layout, look(), causal, None)
+    result = span(*three, layout, look(), causal, None)
     pieces = zip(*(part.split(LENGTHS) for part in three), strict=True)
-    wanted = torch.cat([by_hand(span, *piece, ScaledDot(K), causal) for piece in pieces])
-    torch.testing.assert_close(found, wanted, **CLOSE)
-    learned, pull = (*three, *span.parameters()), torch.randn_like(found)
-    gradients = [torch.autograd.grad(output, learned, pull) for output in (found, wanted)]
+    expected = torch.cat([by_hand(span, *piece, ScaledDot(K), causal) for piece in pieces])
+    torch.testing.assert_close(result, expected, **CLOSE)
+    learned, pull = (*three, *span.parameters()), torch.randn_like(result)
+    gradients = [torch.autograd.grad(output, learned, pull) for output in (result, expected)]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
 
@@ -122,8 +122,8 @@ def test_with_a_tap_the_explicit_kernel_gives_the_same_and_weights(span: Pattern
         shown[name] = tensor
         return tensor
 
-    found = span(*three, layout, look(), causal, None)
-    torch.testing.assert_close(span(*three, layout, look(tap=tap), causal, tap), found, **CLOSE)
+    result = span(*three, layout, look(), causal, None)
+    torch.testing.assert_close(span(*three, layout, look(tap=tap), causal, tap), result, **CLOSE)
     keys = 12 if isinstance(span, LocalAttention) else -(-12 // span.stride)
     assert shown["weights"].shape == (len(LENGTHS), H, 12, keys)
     assert isinstance(span, LocalAttention) or shown["compressed_key"].shape == (len(LENGTHS), keys, H, K)
@@ -132,8 +132,8 @@ def test_with_a_tap_the_explicit_kernel_gives_the_same_and_weights(span: Pattern
 @pytest.mark.parametrize("causal", [True, False])
 def test_padded_is_packed(span: Pattern, causal: bool) -> None:
     three, packed, padded = heads(), Packed.of(LENGTHS), Padded.of(LENGTHS)
-    found = packed.unpad(span(*(packed.pad(part) for part in three), padded, look(), causal, None))
-    torch.testing.assert_close(found, span(*three, packed, look(), causal, None), **CLOSE)
+    result = packed.unpad(span(*(packed.pad(part) for part in three), padded, look(), causal, None))
+    torch.testing.assert_close(result, span(*three, packed, look(), causal, None), **CLOSE)
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -142,20 +142,20 @@ def test_patterns_work_with_every_score_and_grouped_heads(score: AttentionScore,
     layout = Packed.of(LENGTHS)
     for span in (LocalAttention(3), LocalAttention(2, look_back=1), CompressedAttention(K)):
         span, three = span.double(), heads(groups=1)
-        found = span(*three, layout, look(score), causal, None)
+        result = span(*three, layout, look(score), causal, None)
         pieces = zip(*(part.split(LENGTHS) for part in three), strict=True)
-        wanted = torch.cat([by_hand(span, *piece, score, causal) for piece in pieces])
-        torch.testing.assert_close(found, wanted, **CLOSE)
+        expected = torch.cat([by_hand(span, *piece, score, causal) for piece in pieces])
+        torch.testing.assert_close(result, expected, **CLOSE)
 
 
 def test_dummy_tokens_of_static_batches_have_no_effect_and_no_gradient(span: Pattern, sizes: str) -> None:
     """Dummy sequences behind the real ones, as training on CUDA has them."""
     lengths = [5, 4, 2, 2]  # the last two are nobody's
     three, real = heads(lengths=lengths), Packed.of(lengths[:2])
-    found = span(*three, Packed.of(lengths, longest=9), look(), True, None)
+    result = span(*three, Packed.of(lengths, longest=9), look(), True, None)
     alone = span(*(part[:9] for part in three), real, look(), True, None)
-    torch.testing.assert_close(found[:9], alone, **CLOSE)
-    for gradient in torch.autograd.grad(found[:9].sum(), three):
+    torch.testing.assert_close(result[:9], alone, **CLOSE)
+    for gradient in torch.autograd.grad(result[:9].sum(), three):
         assert not gradient[9:].any()
 
 
@@ -214,17 +214,17 @@ def test_a_step_with_patterns_compiles_as_one_graph() -> None:
 
 def test_a_layer_with_a_pattern_taps_weights_that_can_be_replaced() -> None:
     attention = MultiHeadAttention(H * K, H, pattern=LocalAttention(2)).eval()
-    layout, heard = Packed.of([5]), {}
+    layout, taps = Packed.of([5]), {}
 
     def hear(tapped: Tapped) -> None:
-        heard[tapped.name] = tapped.tensor
+        taps[tapped.name] = tapped.tensor
 
     x = torch.randn(5, H * K)
     three = attention.queries_keys_values(x, None)
     plain = attention(*three, causal=True, layout=(layout, layout))
     with on_taps(attention, hear):
         torch.testing.assert_close(attention(*three, causal=True, layout=(layout, layout)), plain, rtol=0, atol=1e-5)
-    seen = heard["weights"][0, 0] > 0
+    seen = taps["weights"][0, 0] > 0
     assert torch.equal(seen, local_mask(5, 2, 0, True))
 
 
@@ -240,23 +240,23 @@ def test_the_kernels_for_packed_batches_say_the_same(
     """In half precision, with the room that is left on CUDA, against the formula in float64."""
     monkeypatch.setattr(cuts, "countable", lambda device: False)
     width, lengths = 16, [*LENGTHS, 700]  # longer than our kernel for short sequences takes
-    made = {
+    pattern = {
         "local": LocalAttention(64),
         "look-back": LocalAttention(64, look_back=1),
         "long blocks": LocalAttention(300),
     }
-    span = made[name] if name in made else CompressedAttention(H * width).double()
+    span = pattern[name] if name in pattern else CompressedAttention(H * width).double()
     three = [torch.randn(sum(lengths), H, width).to(half) for _ in range(3)]
     exact = [part.double().requires_grad_() for part in three]
     pieces = zip(*(part.split(lengths) for part in exact), strict=True)
-    wanted = torch.cat([by_hand(span, *piece, ScaledDot(width), causal) for piece in pieces])
-    pull = torch.randn_like(wanted).to(half)
-    gradients = torch.autograd.grad(wanted, exact, pull.double())
+    expected = torch.cat([by_hand(span, *piece, ScaledDot(width), causal) for piece in pieces])
+    pull = torch.randn_like(expected).to(half)
+    gradients = torch.autograd.grad(expected, exact, pull.double())
     span = span.to(kernels, torch.float32)
     ours = [part.to(kernels).requires_grad_() for part in three]
     with torch.autocast(kernels.type, half):
-        found = span(*ours, Packed.of(lengths, kernels), look(ScaledDot(width)), causal, None)
+        result = span(*ours, Packed.of(lengths, kernels), look(ScaledDot(width)), causal, None)
     step = torch.finfo(half).eps
-    torch.testing.assert_close(found.double().cpu(), wanted, rtol=4 * step, atol=4 * step)
-    for mine, theirs in zip(torch.autograd.grad(found, ours, pull.to(kernels)), gradients, strict=True):
+    torch.testing.assert_close(result.double().cpu(), expected, rtol=4 * step, atol=4 * step)
+    for mine, theirs in zip(torch.autograd.grad(result, ours, pull.to(kernels)), gradients, strict=True):
         torch.testing.assert_close(mine.double().cpu(), theirs, rtol=8 * step, atol=8 * step)

@@ -109,13 +109,13 @@ def test_in_mixed_precision_products_are_rounded_and_sums_are_not(smoothing: flo
     with torch.autocast("cpu", torch.bfloat16):
         loss = cross_entropy(*leaves, targets, smoothing)
     assert "ProjectedCrossEntropy" in loss.total.grad_fn.name() and loss.total.dtype == torch.float32
-    found = torch.autograd.grad(loss.total, leaves)
+    result = torch.autograd.grad(loss.total, leaves)
     rounded = [part.bfloat16().double().requires_grad_() for part in (features, weight, bias)]
     exact = smoothed_cross_entropy(torch.nn.functional.linear(*rounded).float(), targets, smoothing)
-    wanted = torch.autograd.grad(exact.total, rounded)
+    expected = torch.autograd.grad(exact.total, rounded)
     assert loss.total.item() == pytest.approx(exact.total.item(), rel=1e-4)  # logits are rounded up or down
     assert loss.nll.item() == pytest.approx(exact.nll.item(), rel=1e-4)
-    for mine, other, leaf in zip(found, wanted, leaves, strict=True):
+    for mine, other, leaf in zip(result, expected, leaves, strict=True):
         assert mine.dtype == leaf.dtype
         assert float((mine.double() - other).norm()) < 2**-7 * float(other.norm())
 
@@ -165,9 +165,9 @@ def test_a_batch_of_nothing_but_padding_has_no_loss() -> None:
 
 def test_outside_autograd_a_loss_is_the_same_with_all_that_was_counted() -> None:
     total, counts = torch.tensor(2.0, requires_grad=True), torch.tensor([3, 1])
-    found = Loss(total, total + 1, counts).detached()
-    assert (float(found.total), float(found.nll)) == (2.0, 3.0) and found.counts is counts
-    assert not found.total.requires_grad and not found.nll.requires_grad
+    result = Loss(total, total + 1, counts).detached()
+    assert (float(result.total), float(result.nll)) == (2.0, 3.0) and result.counts is counts
+    assert not result.total.requires_grad and not result.nll.requires_grad
 
 
 @pytest.mark.kernels
@@ -184,19 +184,19 @@ def test_the_loss_of_our_kernels_and_its_gradient_are_those_of_the_formula(
     targets[::5] = PAD
     logits = torch.nn.functional.linear(features, weight, bias)
     exact = logits.double().requires_grad_()
-    wanted = torch.nn.functional.cross_entropy(
+    expected = torch.nn.functional.cross_entropy(
         exact, targets, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
     )
-    (slope,) = torch.autograd.grad(0.3 * wanted, exact)
-    given = features.requires_grad_()
-    loss = cross_entropy(given, weight, bias, targets, smoothing)
-    (found,) = torch.autograd.grad(0.3 * loss.total, given)
-    assert loss.total.item() == pytest.approx(wanted.item(), rel=1e-5)
+    (slope,) = torch.autograd.grad(0.3 * expected, exact)
+    leaf = features.requires_grad_()
+    loss = cross_entropy(leaf, weight, bias, targets, smoothing)
+    (result,) = torch.autograd.grad(0.3 * loss.total, leaf)
+    assert loss.total.item() == pytest.approx(expected.item(), rel=1e-5)
     assert loss.nll.item() == pytest.approx(by_formula(logits.cpu(), targets.cpu(), smoothing)[1], rel=1e-5)
     assert not loss.nll.requires_grad and "FusedCrossEntropy" in loss.total.grad_fn.name()
     half = dtype == torch.bfloat16
     torch.testing.assert_close(
-        found.double(), slope @ weight.double(), rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-5
+        result.double(), slope @ weight.double(), rtol=0.02 if half else 1e-4, atol=0.02 if half else 1e-5
     )
 
 

@@ -31,10 +31,10 @@ def like_torch(width: int, count: int) -> tuple[MultiHeadAttention, nn.Multihead
 def test_self_attention_is_that_of_torch(count: int, causal: bool) -> None:
     ours, theirs = like_torch(8, count)
     x, layout = torch.randn(3, 5, 8, dtype=torch.float64), Padded.of([5, 2, 4])
-    found = ours(*ours.queries_keys_values(x, None), causal=causal, layout=(layout, layout))
+    result = ours(*ours.queries_keys_values(x, None), causal=causal, layout=(layout, layout))
     future = ~causal_mask(5, 5, x.device) if causal else None
-    wanted, _ = theirs(x, x, x, key_padding_mask=~layout.key_mask(), attn_mask=future, need_weights=False)
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    expected, _ = theirs(x, x, x, key_padding_mask=~layout.key_mask(), attn_mask=future, need_weights=False)
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("count", [1, 2, 4])
@@ -43,12 +43,12 @@ def test_attention_to_a_source_is_that_of_torch_with_its_weights(count: int) -> 
     x, source = torch.randn(3, 4, 8, dtype=torch.float64), torch.randn(3, 6, 8, dtype=torch.float64)
     target, layout = Padded.of([4, 4, 4]), Padded.of([6, 1, 3])
     three = (ours.queries(x), *ours.keys_values(source))
-    wanted, weights = theirs(x, source, source, key_padding_mask=~layout.key_mask(), average_attn_weights=False)
-    torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
-    heard: list[Tapped] = []
-    with on_taps(ours, heard.append):
-        torch.testing.assert_close(ours(*three, layout=(target, layout)), wanted, **SIXTY_FOUR)
-    shown = {tapped.name: tapped.tensor for tapped in heard}
+    expected, weights = theirs(x, source, source, key_padding_mask=~layout.key_mask(), average_attn_weights=False)
+    torch.testing.assert_close(ours(*three, layout=(target, layout)), expected, **SIXTY_FOUR)
+    taps: list[Tapped] = []
+    with on_taps(ours, taps.append):
+        torch.testing.assert_close(ours(*three, layout=(target, layout)), expected, **SIXTY_FOUR)
+    shown = {tapped.name: tapped.tensor for tapped in taps}
     stations = ["products", "scores", "masked", "weights", "context", "joined", "output"]
     assert list(shown) == ["query", "key", "value", *stations]
     torch.testing.assert_close(shown["weights"], weights, **SIXTY_FOUR)

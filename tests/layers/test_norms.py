@@ -82,8 +82,8 @@ def test_gain_and_bias_can_each_be_left_out(kind: str, gain: bool, bias: bool) -
     assert {name for name, _ in norm.named_parameters()} == set(["weight"] * gain + ["bias"] * bias)
     bare = build_norm(NormConfig(kind=kind, gain=False, bias=False), 8).double()
     x = torch.randn(5, 8, dtype=torch.float64)
-    wanted = bare(x) * (norm.weight if gain else 1) + (norm.bias if bias else 0)
-    torch.testing.assert_close(norm(x), wanted, **SIXTY_FOUR)
+    expected = bare(x) * (norm.weight if gain else 1) + (norm.bias if bias else 0)
+    torch.testing.assert_close(norm(x), expected, **SIXTY_FOUR)
 
 
 def test_rms_norm_without_gain_learns_nothing() -> None:
@@ -104,9 +104,9 @@ def test_batch_norm_is_its_formula_over_the_real_tokens_and_torchs() -> None:
     real = x[VALID]  # (N, D)
     mean = real.sum(0) / 7
     variance = ((real - mean) ** 2).sum(0) / 7
-    found = norm(x, VALID)[VALID]
-    torch.testing.assert_close(found, (real - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias, **SIXTY_FOUR)
-    torch.testing.assert_close(found, theirs(real), **SIXTY_FOUR)
+    result = norm(x, VALID)[VALID]
+    torch.testing.assert_close(result, (real - mean) / (variance + 1e-5).sqrt() * norm.weight + norm.bias, **SIXTY_FOUR)
+    torch.testing.assert_close(result, theirs(real), **SIXTY_FOUR)
     torch.testing.assert_close(norm.mean, theirs.running_mean, **SIXTY_FOUR)
     torch.testing.assert_close(norm.variance, theirs.running_var, **SIXTY_FOUR)
 
@@ -116,7 +116,7 @@ def test_batch_norm_never_counts_padding() -> None:
     x = torch.randn(3, 4, 8, dtype=torch.float64)
     x[~VALID] = 1e6
     pull = torch.randn(7, 8, dtype=torch.float64)
-    found = []
+    result = []
     for packed in (False, True):
         norm = BatchNorm(8).double()
         leaf = (x[VALID] if packed else x).clone().requires_grad_()
@@ -124,9 +124,9 @@ def test_batch_norm_never_counts_padding() -> None:
         assert packed or not whole[~VALID].any()
         output = whole if packed else whole[VALID]
         (gradient,) = torch.autograd.grad(output, leaf, pull)
-        found.append((output, norm.mean, norm.variance, gradient if packed else gradient[VALID]))
+        result.append((output, norm.mean, norm.variance, gradient if packed else gradient[VALID]))
         assert packed or not gradient[~VALID].any()
-    for padded, packed_one in zip(*found, strict=True):
+    for padded, packed_one in zip(*result, strict=True):
         torch.testing.assert_close(padded, packed_one, **SIXTY_FOUR)
 
 
@@ -164,8 +164,8 @@ def test_frozen_batch_norm_uses_running_averages_unchanged() -> None:
     norm(torch.randn(9, 8, dtype=torch.float64))
     before = {name: value.clone() for name, value in norm.state_dict().items()}
     norm.requires_grad_(False)
-    wanted = norm.eval()(x)
-    torch.testing.assert_close(norm.train()(x), wanted, rtol=0.0, atol=0.0)
+    expected = norm.eval()(x)
+    torch.testing.assert_close(norm.train()(x), expected, rtol=0.0, atol=0.0)
     assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
     norm.weight.requires_grad_(True)
     norm.train()(x)

@@ -16,13 +16,13 @@ def test_sinusoids_are_their_formula(width: int) -> None:
     """SPEC §4: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
     table = sinusoids(torch.arange(100), width)
     assert table.shape == (100, width)
-    wanted = torch.empty(100, width, dtype=torch.float64)
+    expected = torch.empty(100, width, dtype=torch.float64)
     for position in range(100):
         for i in range(width // 2):
             angle = position / 10_000 ** (2 * i / width)
-            wanted[position, 2 * i], wanted[position, 2 * i + 1] = math.sin(angle), math.cos(angle)
+            expected[position, 2 * i], expected[position, 2 * i + 1] = math.sin(angle), math.cos(angle)
     # an angle of up to 100 has an error of 100 · 2⁻²⁴ from its own rounding and as much from that of its rate
-    torch.testing.assert_close(table.double(), wanted, rtol=0, atol=3 * 100 * 2**-24)
+    torch.testing.assert_close(table.double(), expected, rtol=0, atol=3 * 100 * 2**-24)
 
 
 @pytest.mark.parametrize("count", [4, 5, 9])
@@ -55,8 +55,10 @@ def test_learned_positions_start_as_small_as_the_model_is_wide() -> None:
 
 
 def test_past_the_last_learned_position_the_error_says_what_to_do() -> None:
-    told = r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.max_positions"
-    with pytest.raises(ValueError, match=told):
+    message = (
+        r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.max_positions"
+    )
+    with pytest.raises(ValueError, match=message):
         Learned(6, 5)(torch.randn(1, 6, 6), torch.arange(6)[None], 6)
 
 
@@ -78,13 +80,13 @@ def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("width", [2, 8])
 def test_rotation_rotates_each_pair_by_its_own_angle(width: int) -> None:
     x = torch.randn(7, 2, width)
-    found = rotate(x, torch.arange(7))
+    result = rotate(x, torch.arange(7))
     for position in range(7):
         for i in range(width // 2):
             angle = position / 10_000 ** (2 * i / width)
             turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
             pair = slice(2 * i, 2 * i + 2)
-            torch.testing.assert_close(found[position, :, pair], x[position, :, pair] @ turn.T, rtol=0, atol=5e-6)
+            torch.testing.assert_close(result[position, :, pair], x[position, :, pair] @ turn.T, rtol=0, atol=5e-6)
 
 
 def test_rotation_keeps_norms() -> None:
@@ -113,9 +115,9 @@ def test_position_zero_is_not_rotated() -> None:
 def test_rotation_computes_in_float32_and_keeps_the_dtype() -> None:
     """bfloat16 has no 257: neighbours would be turned alike."""
     x, positions = torch.randn(300, 2, 8, dtype=torch.bfloat16), torch.arange(300)
-    found = rotate(x, positions)
-    assert found.dtype == torch.bfloat16
-    assert torch.equal(found, rotate(x.float(), positions).bfloat16())
+    result = rotate(x, positions)
+    assert result.dtype == torch.bfloat16
+    assert torch.equal(result, rotate(x.float(), positions).bfloat16())
 
 
 # --- beside the embedding ----------------------------------------------------------------------------------------
@@ -127,8 +129,8 @@ def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_bac
     assert layer.project.weight.shape == (6, 6 + 4)
     x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])
     joined = torch.cat([x, layer.table.vectors(positions, 3).expand(2, -1, -1)], dim=-1)
-    wanted = joined @ layer.project.weight.T + layer.project.bias
-    torch.testing.assert_close(layer(x, positions, 3), wanted, rtol=0, atol=1e-6)
+    expected = joined @ layer.project.weight.T + layer.project.bias
+    torch.testing.assert_close(layer(x, positions, 3), expected, rtol=0, atol=1e-6)
 
 
 def test_concatenated_learned_positions_end_with_the_same_error() -> None:

@@ -25,8 +25,8 @@ def test_a_gpu_takes_what_its_compute_capability_has(
     capability: tuple[int, int], best: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    found, reason = best_precision(CUDA)
-    assert found == best == resolve_precision("auto", CUDA)
+    result, reason = best_precision(CUDA)
+    assert result == best == resolve_precision("auto", CUDA)
     assert reason.startswith(f"compute capability {capability[0]}.{capability[1]}")
     assert resolve_precision("bf16", CUDA) == "bf16"  # asked for by name it is used, even where it is emulated
     slow = precision_note("bf16", CUDA)

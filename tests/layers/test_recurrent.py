@@ -37,8 +37,8 @@ def test_an_elman_step_is_its_formula() -> None:
     layer, x = recurrence("elman"), torch.randn(2, INPUTS, dtype=torch.float64)
     (h,) = some_hidden(layer, 2)
     p = dict(layer.rnn.named_parameters())
-    wanted = torch.tanh(h @ p["weight_hh_l0"].T + p["bias_hh_l0"] + x @ p["weight_ih_l0"].T + p["bias_ih_l0"])
-    torch.testing.assert_close(layer.advance(x, (h,))[0], wanted, **SIXTY_FOUR)
+    expected = torch.tanh(h @ p["weight_hh_l0"].T + p["bias_hh_l0"] + x @ p["weight_ih_l0"].T + p["bias_ih_l0"])
+    torch.testing.assert_close(layer.advance(x, (h,))[0], expected, **SIXTY_FOUR)
 
 
 def test_a_gru_step_is_its_formula() -> None:
@@ -54,8 +54,8 @@ def test_a_gru_step_is_its_formula() -> None:
 
     reset, update = (torch.sigmoid(sum(products(gate))) for gate in (0, 1))
     from_x, from_h = products(2)
-    wanted = (1 - update) * torch.tanh(from_x + reset * from_h) + update * h
-    torch.testing.assert_close(layer.advance(x, (h,))[0], wanted, **SIXTY_FOUR)
+    expected = (1 - update) * torch.tanh(from_x + reset * from_h) + update * h
+    torch.testing.assert_close(layer.advance(x, (h,))[0], expected, **SIXTY_FOUR)
 
 
 def test_an_lstm_step_is_its_formula() -> None:
@@ -71,9 +71,9 @@ def test_an_lstm_step_is_its_formula() -> None:
 
     i, f, o = (torch.sigmoid(gate(number)) for number in (0, 1, 3))
     cell = f * c + i * torch.tanh(gate(2))
-    found = layer.advance(x, (h, c))
-    torch.testing.assert_close(found[1], cell, **SIXTY_FOUR)
-    torch.testing.assert_close(found[0], o * torch.tanh(cell), **SIXTY_FOUR)
+    result = layer.advance(x, (h, c))
+    torch.testing.assert_close(result[1], cell, **SIXTY_FOUR)
+    torch.testing.assert_close(result[0], o * torch.tanh(cell), **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -85,11 +85,11 @@ def test_unrolled_is_fused_is_torch(cell: str, length: int, dtype: torch.dtype) 
     theirs.load_state_dict(layer.rnn.state_dict())
     x, hidden = torch.randn(3, length, INPUTS, dtype=torch.float64).to(dtype), some_hidden(layer, 3, dtype)
     start = tuple(part[None] for part in hidden)
-    wanted, last = theirs(x, start if cell == "lstm" else start[0])
+    expected, last = theirs(x, start if cell == "lstm" else start[0])
     finals = [part[0] for part in (last if cell == "lstm" else (last,))]
     tolerance = THIRTY_TWO if dtype == torch.float32 else SIXTY_FOUR
     for states, final in (layer(x, hidden), layer.unrolled(x, hidden)):
-        torch.testing.assert_close(states, wanted, **tolerance)
+        torch.testing.assert_close(states, expected, **tolerance)
         for ours, its in zip(final, finals, strict=True):
             torch.testing.assert_close(ours, its, **tolerance)
 
@@ -98,12 +98,12 @@ def test_unrolled_is_fused_is_torch(cell: str, length: int, dtype: torch.dtype) 
 def test_unrolled_and_fused_have_the_same_gradients(cell: str) -> None:
     layer = recurrence(cell)
     x, hidden = torch.randn(3, 5, INPUTS, dtype=torch.float64, requires_grad=True), some_hidden(layer, 3)
-    wanted = [x, *layer.parameters()]
-    found = [
-        torch.autograd.grad(states.square().sum(), wanted)
+    expected = [x, *layer.parameters()]
+    result = [
+        torch.autograd.grad(states.square().sum(), expected)
         for states, _ in (layer(x, hidden), layer.unrolled(x, hidden))
     ]
-    for fused, unrolled in zip(*found, strict=True):
+    for fused, unrolled in zip(*result, strict=True):
         torch.testing.assert_close(fused, unrolled, rtol=1e-12, atol=1e-12)
 
 
@@ -119,15 +119,15 @@ def test_a_batch_is_read_as_each_sentence_alone_from_its_own_ends(cell: str, bid
         for t in range(length):
             hidden = layer.advance(x[row : row + 1, t], hidden)
             forward.append(hidden[0])
-        wanted, last = torch.cat(forward), hidden
+        reference, last = torch.cat(forward), hidden
         if bidirectional:
             backward, hidden = [], zeros
             for t in reversed(range(length)):
                 hidden = layer.advance(x[row : row + 1, t], hidden, "_reverse")
                 backward.insert(0, hidden[0])
-            wanted = torch.cat([wanted, torch.cat(backward)], -1)
+            reference = torch.cat([reference, torch.cat(backward)], -1)
             last = tuple(torch.cat(both, -1) for both in zip(last, hidden, strict=True))
-        torch.testing.assert_close(states[row, :length], wanted, **SIXTY_FOUR)
+        torch.testing.assert_close(states[row, :length], reference, **SIXTY_FOUR)
         for part, expected in zip(finals, last, strict=True):
             torch.testing.assert_close(part[row : row + 1], expected, **SIXTY_FOUR)
         assert not states[row, length:].any()
@@ -172,13 +172,13 @@ def test_a_packed_batch_is_read_like_a_padded_one(cell: str) -> None:
 def test_batches_without_padding_skip_packing(cell: str, bidirectional: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     layer = recurrence(cell, bidirectional=bidirectional)
     x = torch.randn(3, 5, INPUTS, dtype=torch.float64, requires_grad=True)
-    wanted = [x, *layer.parameters()]
+    expected = [x, *layer.parameters()]
 
     def read(layout: Layout) -> list[Tensor]:
         states, final = layer.read(x, layout)
         assert states.is_contiguous()
         total = states.square().sum() + final[0].sum()
-        return [states, *final, *torch.autograd.grad(total, wanted)]
+        return [states, *final, *torch.autograd.grad(total, expected)]
 
     full = [Padded.of([5, 5, 5]), Packed.of([5, 5, 5])]
     packed = Padded(torch.tensor([5, 5, 5]), 5, torch.ones(3, 5, dtype=torch.bool))  # with a mask that hides nothing
@@ -194,10 +194,10 @@ def test_layouts_cached_in_inference_mode_work_in_training() -> None:
     layer, layout = recurrence("lstm"), Padded.of([3, 2])
     x = torch.randn(2, 3, INPUTS, dtype=torch.float64, requires_grad=True)
     with torch.inference_mode():
-        wanted, _ = layer.read(x, layout)
+        expected, _ = layer.read(x, layout)
     states, _ = layer.read(x, layout)
     states.sum().backward()
-    assert torch.equal(states, wanted) and bool(x.grad.any())
+    assert torch.equal(states, expected) and bool(x.grad.any())
 
 
 GATES = {
@@ -210,16 +210,16 @@ GATES = {
 @pytest.mark.parametrize("cell", CELL_KINDS)
 def test_taps_record_gates_and_states(cell: str) -> None:
     layer = recurrence(cell)
-    x, hidden, heard = torch.randn(2, 5, INPUTS, dtype=torch.float64), some_hidden(layer, 2), []
+    x, hidden, taps = torch.randn(2, 5, INPUTS, dtype=torch.float64), some_hidden(layer, 2), []
     alone, _ = layer(x, hidden)
-    with on_taps(layer, heard.append):
+    with on_taps(layer, taps.append):
         states, _ = layer(x, hidden)
-    names = [tapped.name for tapped in heard]
+    names = [tapped.name for tapped in taps]
     assert names[:2] == ["inputs", "state_before"]
     assert set(GATES[cell]) < set(names)
     assert names[-1] == "states"
-    assert isinstance(heard[-1], Tapped)
-    assert torch.equal(heard[-1].tensor, states)
+    assert isinstance(taps[-1], Tapped)
+    assert torch.equal(taps[-1].tensor, states)
     torch.testing.assert_close(states, alone, **SIXTY_FOUR)
 
 

@@ -47,8 +47,8 @@ def test_slopes_are_those_of_the_paper() -> None:
 
 def test_alibi_takes_the_slope_times_the_distance_from_the_score() -> None:
     bias = Alibi(2)(Distances.within(3, CPU))
-    wanted = torch.tensor([[0.0, 1, 2], [1, 0, 1], [2, 1, 0]])
-    assert torch.equal(bias, torch.stack([-wanted / 16, -wanted / 256])[None])
+    expected = torch.tensor([[0.0, 1, 2], [1, 0, 1], [2, 1, 0]])
+    assert torch.equal(bias, torch.stack([-expected / 16, -expected / 256])[None])
 
 
 def test_alibi_counts_positions_and_not_slots() -> None:
@@ -77,15 +77,15 @@ def bucket_by_hand(distance: int, buckets: int, farthest: int, causal: bool) -> 
 @pytest.mark.parametrize(("buckets", "farthest"), [(32, 128), (8, 20), (4, 3)])
 def test_buckets_are_their_formula(buckets: int, farthest: int, causal: bool) -> None:
     distances = range(-300, 301)
-    found = buckets_of(torch.tensor(distances), buckets, farthest, causal).tolist()
-    assert found == [bucket_by_hand(distance, buckets, farthest, causal) for distance in distances]
-    assert set(found) <= set(range(buckets))
+    result = buckets_of(torch.tensor(distances), buckets, farthest, causal).tolist()
+    assert result == [bucket_by_hand(distance, buckets, farthest, causal) for distance in distances]
+    assert set(result) <= set(range(buckets))
 
 
 def test_buckets_of_t5_by_hand() -> None:
     """Both sides: 8 exact distances and 8 wider buckets each; 128 and all beyond share the last one."""
-    found = buckets_of(torch.tensor([0, -1, -7, -8, -127, -128, -5000, 1, 7, 8, 5000]), 32, 128, False)
-    assert found.tolist() == [0, 1, 7, 8, 15, 15, 15, 17, 23, 24, 31]
+    result = buckets_of(torch.tensor([0, -1, -7, -8, -127, -128, -5000, 1, 7, 8, 5000]), 32, 128, False)
+    assert result.tolist() == [0, 1, 7, 8, 15, 15, 15, 17, 23, 24, 31]
     ahead = buckets_of(torch.tensor([3, 0, -15, -16, -128]), 32, 128, True)
     assert ahead.tolist() == [0, 0, 15, 16, 31]
 
@@ -149,10 +149,10 @@ def test_skewed_is_naive(count: int, causal: bool) -> None:
     query = torch.randn(2, 3, count, 4, dtype=torch.float64, requires_grad=True)
     shown = causal_mask(count, count, CPU) if causal else torch.ones(count, count, dtype=torch.bool)
     pull = torch.randn(2, 3, count, count, dtype=torch.float64) * shown
-    found, wanted = layer(query, distances), naive(layer, query, distances)
-    torch.testing.assert_close(found * shown, wanted * shown, **SIXTY_FOUR)
+    result, expected = layer(query, distances), naive(layer, query, distances)
+    torch.testing.assert_close(result * shown, expected * shown, **SIXTY_FOUR)
     for inputs in (query, layer.table):
-        gradients = [torch.autograd.grad(output, inputs, pull, retain_graph=True)[0] for output in (found, wanted)]
+        gradients = [torch.autograd.grad(output, inputs, pull, retain_graph=True)[0] for output in (result, expected)]
         torch.testing.assert_close(*gradients, **SIXTY_FOUR)
 
 
@@ -166,14 +166,14 @@ def test_the_score_is_the_query_with_the_key_and_the_vector_of_their_distance() 
     """e_ij = q_i·(k_j + a_{j−i}) / √K, by hand, through the whole attention."""
     attention = MultiHeadAttention(8, 2, relative_keys=RelativeKeys(4, 2, causal=False)).double().eval()
     query, key, value = (torch.randn(1, 2, 5, 4, dtype=torch.float64) for _ in range(3))
-    found = attention(query, key, value, relative=Relative(Distances.within(5, CPU)))
+    result = attention(query, key, value, relative=Relative(Distances.within(5, CPU)))
     scores = torch.empty(1, 2, 5, 5, dtype=torch.float64)
     for i in range(5):
         for j in range(5):
             vector = attention.relative_keys.table[max(-2, min(2, j - i)) + 2]
             scores[:, :, i, j] = (query[:, :, i] * (key[:, :, j] + vector)).sum(-1) / 2
-    wanted = attention.output((scores.softmax(-1) @ value).transpose(1, 2).flatten(-2))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+    expected = attention.output((scores.softmax(-1) @ value).transpose(1, 2).flatten(-2))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 def saved_numbers(layer: RelativeKeys, form: str, count: int) -> int:
@@ -211,12 +211,12 @@ def test_with_a_bias_the_fused_kernel_is_the_explicit_one(causal: bool, masked: 
     bias = torch.randn(1, 3, 5, 5, dtype=torch.float64, requires_grad=True)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0]], dtype=torch.bool)[:, None, None] if masked else None
     score = ScaledDot(4)
-    found = attend(query, key, value, score=score, mask=mask, bias=bias, causal=causal)
+    result = attend(query, key, value, score=score, mask=mask, bias=bias, causal=causal)
     shown = causal_mask(5, 5, CPU) if causal else torch.ones(5, 5, dtype=torch.bool)
-    wanted = explicit_attention(query, key, value, score, shown if mask is None else shown & mask, bias)
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
-    pull, inputs = torch.randn_like(found), (query, key, value, bias)
-    for ours, theirs in zip(*(torch.autograd.grad(x, inputs, pull) for x in (found, wanted)), strict=True):
+    expected = explicit_attention(query, key, value, score, shown if mask is None else shown & mask, bias)
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
+    pull, inputs = torch.randn_like(result), (query, key, value, bias)
+    for ours, theirs in zip(*(torch.autograd.grad(x, inputs, pull) for x in (result, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, **SIXTY_FOUR)
 
 
@@ -225,9 +225,9 @@ def test_with_a_bias_a_query_that_may_see_nothing_gets_zeros(gradients: bool) ->
     query, key, value = (torch.randn(1, 1, 3, 4) for _ in range(3))
     mask = torch.tensor([[1, 1, 1], [0, 0, 0], [1, 0, 0]], dtype=torch.bool)
     with torch.set_grad_enabled(gradients):
-        found = attend(query, key, value, score=ScaledDot(4), mask=mask, bias=torch.randn(1, 1, 3, 3))
-    assert torch.equal(found[0, 0, 1], torch.zeros(4))
-    assert torch.isfinite(found).all()
+        result = attend(query, key, value, score=ScaledDot(4), mask=mask, bias=torch.randn(1, 1, 3, 3))
+    assert torch.equal(result[0, 0, 1], torch.zeros(4))
+    assert torch.isfinite(result).all()
 
 
 @pytest.mark.parametrize("kind", ["alibi", "t5", "shaw"])
@@ -240,16 +240,16 @@ def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
     relative = Relative(distances, None if bias is None else bias(distances))
     packed, padded = Packed.of(lengths), Padded.of(lengths)
     heads = [torch.randn(11, 2, 4) for _ in range(3)]
-    found = attention(*heads, causal=causal, layout=(packed, packed), relative=relative)
-    wanted = attention(*map(packed.pad, heads), causal=causal, layout=(padded, padded), relative=relative)
-    torch.testing.assert_close(found, packed.unpad(wanted), rtol=0, atol=1e-6)
+    result = attention(*heads, causal=causal, layout=(packed, packed), relative=relative)
+    expected = attention(*map(packed.pad, heads), causal=causal, layout=(padded, padded), relative=relative)
+    torch.testing.assert_close(result, packed.unpad(expected), rtol=0, atol=1e-6)
 
 
 # --- recipes -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "message"),
     [
         ({"kind": "t5", "buckets": 7}, r"positions\.buckets \(7\) must be even"),
         ({"kind": "t5", "buckets": 32, "max_distance": 16}, r"positions\.max_distance \(16\) must be more than half"),
@@ -257,8 +257,8 @@ def test_packed_is_padded_with_distances(kind: str, causal: bool) -> None:
         ({"width": 4}, r"positions\.width \(4\) is only for positions\.combine: concatenate"),
     ],
 )
-def test_parts_that_do_not_fit_the_kind_are_refused(section: dict[str, object], told: str) -> None:
-    with pytest.raises(ValidationError, match=told):
+def test_parts_that_do_not_fit_the_kind_are_refused(section: dict[str, object], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         PositionsConfig.model_validate(section)
 
 

@@ -48,12 +48,12 @@ def test_a_score_is_its_formula(kind: str) -> None:
     score = random_score(kind)
     query, key = torch.randn(2, 3, 4, WIDTH).double(), torch.randn(2, 3, 5, WIDTH).double()
     with torch.no_grad():
-        found = score(query, score.prepare(key))
+        result = score(query, score.prepare(key))
         one = formula(score, kind)
-        wanted = torch.empty(2, 3, 4, 5, dtype=torch.float64)
-        for b, h, t, s in torch.cartesian_prod(*(torch.arange(n) for n in wanted.shape)).tolist():
-            wanted[b, h, t, s] = one(query[b, h, t], key[b, h, s])
-    torch.testing.assert_close(found, wanted, **EXACT)
+        expected = torch.empty(2, 3, 4, 5, dtype=torch.float64)
+        for b, h, t, s in torch.cartesian_prod(*(torch.arange(n) for n in expected.shape)).tolist():
+            expected[b, h, t, s] = one(query[b, h, t], key[b, h, s])
+    torch.testing.assert_close(result, expected, **EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,12 +98,12 @@ def test_recordings_compute_additive_scores_by_the_formula(monkeypatch: pytest.M
     """Even where a kernel of ours could make them at once: that would have nothing to show."""
     score, query, key = random_score("additive"), *torch.randn(2, 2, 1, 3, WIDTH, dtype=torch.float64)
     assert isinstance(score, Additive)
-    wanted, fused = score(query, score.prepare(key)), torch.full((2, 1, 3, 3), 7.0)
+    expected, fused = score(query, score.prepare(key)), torch.full((2, 1, 3, 3), 7.0)
     monkeypatch.setattr(scores, "supports_triton", lambda x: True)
-    monkeypatch.setattr(score, "_fused", lambda asked, keys: fused)
+    monkeypatch.setattr(score, "_fused", lambda queries, keys: fused)
     assert score(query, score.prepare(key)) is fused
     with on_taps(score, lambda tapped: None):
-        assert torch.equal(score(query, score.prepare(key)), wanted)
+        assert torch.equal(score(query, score.prepare(key)), expected)
     with on_taps(score, lambda tapped: None, points=("weights",)):
         assert score(query, score.prepare(key)) is fused
 
@@ -112,28 +112,28 @@ def test_recordings_compute_additive_scores_by_the_formula(monkeypatch: pytest.M
 def test_a_kernel_is_given_each_head_alone_and_its_scores_are_of_the_type_asked_in(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def kernel(asked: Tensor, keys: Tensor, v: Tensor) -> Tensor:
-        assert asked.shape == (6, 4, WIDTH) and keys.shape == (6, 5, WIDTH)
-        return (torch.tanh(asked[:, :, None] + keys[:, None]) @ v).float()
+    def kernel(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+        assert queries.shape == (6, 4, WIDTH) and keys.shape == (6, 5, WIDTH)
+        return (torch.tanh(queries[:, :, None] + keys[:, None]) @ v).float()
 
     score = random_score("additive").to(dtype)
     query, key = (torch.randn(2, 3, size, WIDTH, dtype=dtype) for size in (4, 5))
-    wanted = score(query, score.prepare(key))
+    expected = score(query, score.prepare(key))
     monkeypatch.setattr(scores, "supports_triton", lambda x: True)
     monkeypatch.setitem(
         sys.modules, "sightline.layers.kernels.additive_scores", SimpleNamespace(additive_scores=kernel)
     )
-    found = score(query, score.prepare(key))
-    assert found.dtype == dtype
-    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    result = score(query, score.prepare(key))
+    assert result.dtype == dtype
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
 
 
 def test_keys_that_many_queries_share_are_left_to_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     score = random_score("additive")
     query, key = (torch.randn(rows, 1, 3, WIDTH, dtype=torch.float64) for rows in (4, 1))
-    wanted = score(query, score.prepare(key))
+    expected = score(query, score.prepare(key))
     monkeypatch.setattr(scores, "supports_triton", lambda x: True)
-    assert torch.equal(score(query, score.prepare(key)), wanted)
+    assert torch.equal(score(query, score.prepare(key)), expected)
 
 
 def assert_additive(a: Tensor, b: Tensor, v: Tensor, rtol: float = 0.0) -> None:
@@ -142,11 +142,11 @@ def assert_additive(a: Tensor, b: Tensor, v: Tensor, rtol: float = 0.0) -> None:
 
     parts = [part.detach().requires_grad_() for part in (a, b, v)]
     exact = [part.detach().double().requires_grad_() for part in (a, b, v)]
-    found = additive_scores(*parts)
-    wanted = torch.tanh(exact[0][:, :, None] + exact[1][:, None]) @ exact[2]
-    pull = torch.ones((), device=a.device).expand_as(found)
-    gradients = torch.autograd.grad(found, parts, pull), torch.autograd.grad(wanted, exact, pull.double())
-    for mine, other in zip((found, *gradients[0]), (wanted, *gradients[1]), strict=True):
+    result = additive_scores(*parts)
+    expected = torch.tanh(exact[0][:, :, None] + exact[1][:, None]) @ exact[2]
+    pull = torch.ones((), device=a.device).expand_as(result)
+    gradients = torch.autograd.grad(result, parts, pull), torch.autograd.grad(expected, exact, pull.double())
+    for mine, other in zip((result, *gradients[0]), (expected, *gradients[1]), strict=True):
         torch.testing.assert_close(mine.double(), other, rtol=rtol, atol=1e-5)
 
 
@@ -194,11 +194,11 @@ def test_the_additive_scores_of_our_kernel_and_their_gradients_are_those_of_the_
         return scores, list(torch.autograd.grad(scores, parts, pull.to(scores.dtype)))
 
     with torch.autocast(kernels.type, torch.bfloat16, enabled=mixed):
-        found, gradients = run(score, dtype)
-    assert found.dtype == (torch.float32 if mixed else dtype)
-    wanted, exact_gradients = run(exact, torch.float64)
+        result, gradients = run(score, dtype)
+    assert result.dtype == (torch.float32 if mixed else dtype)
+    expected, exact_gradients = run(exact, torch.float64)
     half = mixed or dtype == torch.bfloat16
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=0.05 if half else 1e-5)
+    torch.testing.assert_close(result.double(), expected, rtol=0, atol=0.05 if half else 1e-5)
     for mine, other in zip(gradients, exact_gradients, strict=True):
         off = (mine.double() - other).abs().max() / other.abs().max()
         assert off < (0.03 if half else 1e-5)

@@ -34,37 +34,37 @@ def test_without_listeners_a_tap_returns_its_tensor() -> None:
 
 
 def test_inside_taps_come_in_order_with_full_names_formulas_and_inputs() -> None:
-    module, x, heard = Chain(), torch.randn(3, 2), []
-    with on_taps(module, heard.append):
+    module, x, taps = Chain(), torch.randn(3, 2), []
+    with on_taps(module, taps.append):
         output = module(x)
-    assert [tapped.name for tapped in heard] == ["first.double", "second.double", "sum"]
-    assert heard[0] == Tapped("first.double", heard[0].tensor, "2 x", ("first.x",))
-    assert heard[2].inputs == ("first.double", "second.double")
-    assert torch.equal(heard[0].tensor, 2 * x)
-    assert heard[2].tensor is output
+    assert [tapped.name for tapped in taps] == ["first.double", "second.double", "sum"]
+    assert taps[0] == Tapped("first.double", taps[0].tensor, "2 x", ("first.x",))
+    assert taps[2].inputs == ("first.double", "second.double")
+    assert torch.equal(taps[0].tensor, 2 * x)
+    assert taps[2].tensor is output
 
 
 def test_listeners_can_be_limited_to_some_modules() -> None:
-    module, heard = Chain(), []
-    with on_taps(module, heard.append, only=["second"]):
+    module, taps = Chain(), []
+    with on_taps(module, taps.append, only=["second"]):
         module(torch.randn(3, 2))
         assert [module.recorded, module.first.recorded, module.second.recorded] == [False, False, True]
-    assert [tapped.name for tapped in heard] == ["second.double"]
+    assert [tapped.name for tapped in taps] == ["second.double"]
 
 
 def test_a_listener_for_no_module_receives_nothing() -> None:
-    module, heard = Chain(), []
-    with on_taps(module, heard.append, only=()):
+    module, tapped = Chain(), []
+    with on_taps(module, tapped.append, only=()):
         module(torch.randn(3, 2))
-    assert heard == []
+    assert tapped == []
 
 
 def test_an_exception_removes_the_listener() -> None:
-    module, heard = Chain(), []
-    with pytest.raises(RuntimeError, match="stop"), on_taps(module, heard.append):
+    module, tapped = Chain(), []
+    with pytest.raises(RuntimeError, match="stop"), on_taps(module, tapped.append):
         raise RuntimeError("stop")
     module(torch.randn(3, 2))
-    assert heard == []
+    assert tapped == []
     assert not any(part.recorded for part in (module, module.first, module.second))
 
 
@@ -88,15 +88,15 @@ def test_each_listener_gets_paths_relative_to_its_own_model() -> None:
 
 
 def test_a_returned_tensor_replaces_the_tapped_one() -> None:
-    module, x, heard = Chain(), torch.randn(3, 2), []
+    module, x, taps = Chain(), torch.randn(3, 2), []
 
     def silence(tapped: Tapped) -> Tensor | None:
         return torch.zeros_like(tapped.tensor) if tapped.name == "first.double" else None
 
-    with torch.no_grad(), on_taps(module, silence), on_taps(module, heard.append):
-        found = module(x)
-    assert torch.equal(found, 2 * module.plain(x))
-    assert not heard[0].tensor.any()  # who began later hears what is gone on with
+    with torch.no_grad(), on_taps(module, silence), on_taps(module, taps.append):
+        result = module(x)
+    assert torch.equal(result, 2 * module.plain(x))
+    assert not taps[0].tensor.any()  # who began later hears what is gone on with
     assert torch.equal(module(x), 2 * x + 2 * module.plain(x))  # and afterwards all is as it was
 
 
@@ -143,19 +143,19 @@ def test_a_listener_turns_the_fused_kernel_into_the_explicit_one(monkeypatch: py
 def test_a_listener_for_named_points_keeps_the_fused_kernel(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    attention, layout, heard = MultiHeadAttention(8, 2), Padded.of([4, 3]), []
+    attention, layout, taps = MultiHeadAttention(8, 2), Padded.of([4, 3]), []
     heads = attention.queries_keys_values(torch.randn(2, 4, 8), None)
     calls = []
     kernel = nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
         nn.functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(1) or kernel(*a, **k)
     )
-    with torch.no_grad(), on_taps(attention, heard.append, points=("query", "output", "weights")):
+    with torch.no_grad(), on_taps(attention, taps.append, points=("query", "output", "weights")):
         output = attention(*heads, layout=(layout, layout))
         assert not attention.recorded
     assert calls == [1]
-    assert [tapped.name for tapped in heard] == ["query", "output"]
-    assert heard[1].tensor is output
+    assert [tapped.name for tapped in taps] == ["query", "output"]
+    assert taps[1].tensor is output
 
 
 def test_a_listener_for_all_points_makes_weights_available_to_others() -> None:
@@ -170,15 +170,15 @@ def test_a_listener_for_all_points_makes_weights_available_to_others() -> None:
 def test_recording_does_not_change_features(any_model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
     layouts = Padded.of([4, 2]), Padded.of([3, 2])
-    heard: list[Tapped] = []
+    taps: list[Tapped] = []
     with torch.no_grad():
         alone = any_model(source, layouts[0], target, layouts[1])
-        with on_taps(any_model, heard.append):
+        with on_taps(any_model, taps.append):
             seen = any_model(source, layouts[0], target, layouts[1])
     # two kernels of the same formula in float32, two layers deep, features of order one
     torch.testing.assert_close(seen[0], alone[0], rtol=0, atol=1e-5)
     torch.testing.assert_close(seen[1, :2], alone[1, :2], rtol=0, atol=1e-5)
-    names = {tapped.name for tapped in heard}
+    names = {tapped.name for tapped in taps}
     assert {"source_embedding.vectors", "target_embedding.vectors"} <= names
     for path in any_model.cross_attention_paths:
         assert f"{path}.weights" in names
@@ -186,10 +186,10 @@ def test_recording_does_not_change_features(any_model: Seq2Seq) -> None:
 
 def test_recorded_attention_sums_to_one_over_real_tokens(model: Seq2Seq) -> None:
     source, target = torch.tensor([[5, 6, 7, 3], [8, 3, 0, 0]]), torch.tensor([[2, 9, 4], [2, 12, 0]])
-    heard: list[Tapped] = []
-    with torch.no_grad(), on_taps(model, heard.append, model.cross_attention_paths):
+    taps: list[Tapped] = []
+    with torch.no_grad(), on_taps(model, taps.append, model.cross_attention_paths):
         model(source, Padded.of([4, 2]), target, Padded.of([3, 2]))
-    weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
+    weights = [tapped.tensor for tapped in taps if tapped.name.endswith(".weights")]
     assert bool(weights) == bool(model.cross_attention_paths)
     for part in weights:
         assert not part[1, ..., 2:].any()

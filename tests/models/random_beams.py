@@ -30,8 +30,8 @@ class Beams:
     def advance(self, width: int = 1) -> None:
         latest = torch.tensor([past[-1:] for beam in self.histories for past in beam])
         features, self.state = self.step(latest, self.state)
-        pasts = [(row, past) for row, beam in zip(self.rows, self.histories, strict=True) for past in beam]
-        self.found += [(own[0], row, past) for own, (row, past) in zip(features, pasts, strict=True)]
+        states = [(row, past) for row, beam in zip(self.rows, self.histories, strict=True) for past in beam]
+        self.found += [(own[0], row, past) for own, (row, past) in zip(features, states, strict=True)]
         shape = (len(self.rows), width)
         self._select(torch.randint(0, len(self.histories[0]), shape, generator=self.generator))
         words = torch.randint(4, 9, shape, generator=self.generator).tolist()

@@ -12,7 +12,7 @@ from sightline.models.protocol import FitsLengths
 
 
 @pytest.mark.parametrize(
-    ("ratio", "wanted"),
+    ("ratio", "expected"),
     [
         ((1.0, 0.0), [[1, 2, 3, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0]]),  # place by place
         ((1.0, 2.0), [[1, 2, 3, 3, 3, 0, 0], [1, 1, 1, 0, 0, 0, 0]]),  # the last stays until t̂
@@ -20,11 +20,11 @@ from sightline.models.protocol import FitsLengths
         ((0.5, 1.2), [[1, 3, 3, 0, 0, 0, 0], [1, 1, 0, 0, 0, 0, 0]]),  # t̂ = 2.7 and 1.7, rounded up
     ],
 )
-def test_the_source_is_unfolded_at_its_ratio_and_ends(ratio: tuple[float, float], wanted: list[list[int]]) -> None:
+def test_the_source_is_unfolded_at_its_ratio_and_ends(ratio: tuple[float, float], expected: list[list[int]]) -> None:
     states = torch.tensor([[1.0, 2, 3], [1, float("nan"), float("nan")]])[..., None]  # of the second, one is real
     for places in (torch.arange(7), torch.arange(7)[3:5]):
-        found = unfold(states, torch.tensor([3, 1]), places, torch.tensor(ratio))
-        assert found[..., 0].tolist() == [[row[place] for place in places] for row in wanted]
+        result = unfold(states, torch.tensor([3, 1]), places, torch.tensor(ratio))
+        assert result[..., 0].tolist() == [[row[place] for place in places] for row in expected]
 
 
 def test_the_ratio_is_that_of_least_squares_and_long_enough_for_most() -> None:
@@ -40,13 +40,13 @@ def test_the_ratio_is_that_of_least_squares_and_long_enough_for_most() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sources", "targets", "wanted"),
+    ("sources", "targets", "expected"),
     [([4, 4, 4], [6, 6, 6], (1.5, 0.0)), ([4], [2], (0.5, 0.0)), ([2, 4], [6, 3], (1.5, 3.0))],
 )
 def test_lengths_that_tell_no_slope_have_the_ratio_of_their_means(
-    sources: list[int], targets: list[int], wanted: tuple[float, float]
+    sources: list[int], targets: list[int], expected: tuple[float, float]
 ) -> None:
-    assert fit_ratio(np.array(sources), np.array(targets), covered=1.0) == pytest.approx(wanted)
+    assert fit_ratio(np.array(sources), np.array(targets), covered=1.0) == pytest.approx(expected)
 
 
 def test_no_lengths_leave_the_ratio_as_it_was() -> None:

@@ -86,9 +86,9 @@ def enter(body: nn.Module, vectors: list[Tensor]) -> list[Tensor]:
     return [0.1 * x + body.embed_positions.positions.table[place] for place, x in enumerate(vectors)]
 
 
-def mapped(vectors: list[Tensor], there: nn.Module, wanted: int) -> list[Tensor]:
+def mapped(vectors: list[Tensor], there: nn.Module, expected: int) -> list[Tensor]:
     """W x + b to the width that is wanted; what has it already stays as it is."""
-    if len(vectors[0]) == wanted:
+    if len(vectors[0]) == expected:
         return vectors
     return [normalized(there.project) @ x + there.project.bias for x in vectors]
 
@@ -113,7 +113,7 @@ def convolutional_decoder(
     """The features, and the weights of each layer at each place."""
     g, channels = enter(body, vectors), channels_of(body)
     h = mapped(g, body.input_projection, channels)
-    looks: list[list[list[float]]] = []
+    weights: list[list[list[float]]] = []
     for block, attention in zip(body.layers, body.attentions, strict=True):
         h = gated(h, block, causal=True)
         weight, bias, after, layer = normalized(attention.project), attention.project.bias, [], []
@@ -126,8 +126,8 @@ def convolutional_decoder(
             after.append((h_i + seen) / math.sqrt(2))
             layer.append(alphas)
         h = after
-        looks.append(layer)
-    return mapped(h, body.output_projection, WIDTH), looks
+        weights.append(layer)
+    return mapped(h, body.output_projection, WIDTH), weights
 
 
 def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
@@ -179,17 +179,19 @@ def test_gated_convolutions_and_their_attention_are_their_formulas(
     own = {**CONVOLUTIONAL, "layers": layers}
     bodies = [own | {"kernel": kernel, "channels": wide} for kernel, wide in zip(kernels, channels, strict=True)]
     model = build_model(*bodies).double()
-    heard: list[Tapped] = []
-    with on_taps(model, heard.append, only=model.cross_attention_paths):
-        found = model(*padded(SOURCES), *padded(TARGETS))
-    weights = [tapped.tensor for tapped in heard if tapped.name.endswith(".weights")]
+    taps: list[Tapped] = []
+    with on_taps(model, taps.append, only=model.cross_attention_paths):
+        result = model(*padded(SOURCES), *padded(TARGETS))
+    weights = [tapped.tensor for tapped in taps if tapped.name.endswith(".weights")]
     assert len(weights) == layers
-    torch.testing.assert_close(model(*padded(SOURCES), *padded(TARGETS)), found, **EXACT)  # the fused kernel
+    torch.testing.assert_close(model(*padded(SOURCES), *padded(TARGETS)), result, **EXACT)  # the fused kernel
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         z, e = convolutional_encoder(model.encoder, embed(model.source_embedding.weight, source))
-        wanted, looks = convolutional_decoder(model.decoder, embed(model.target_embedding.weight, target), z, e)
-        torch.testing.assert_close(found[row, : len(target)], torch.stack(wanted), **EXACT)
-        for layer, look in zip(weights, looks, strict=True):
+        expected, cross_attention = convolutional_decoder(
+            model.decoder, embed(model.target_embedding.weight, target), z, e
+        )
+        torch.testing.assert_close(result[row, : len(target)], torch.stack(expected), **EXACT)
+        for layer, look in zip(weights, cross_attention, strict=True):
             assert layer.shape[:2] == (3, 1)
             seen = layer[row, 0, : len(target), : len(source)]
             torch.testing.assert_close(seen, torch.tensor(look, dtype=torch.float64), **EXACT)
@@ -204,9 +206,9 @@ def test_states_of_other_encoders_are_scaled_by_a_tenth(build_model: Callable[..
         Memory(0.1 * states, layout, embeddings=torch.zeros(2, 5, WIDTH)),
         Memory(0.1 * states, layout, embeddings=torch.randn(2, 5, WIDTH)),
     ]
-    found, zeros, other = (decoder.advance(x, decoder.begin(memory))[0] for memory in memories)
-    torch.testing.assert_close(found, zeros)
-    assert (found - other).abs().max() > 1e-3
+    result, zeros, other = (decoder.advance(x, decoder.begin(memory))[0] for memory in memories)
+    torch.testing.assert_close(result, zeros)
+    assert (result - other).abs().max() > 1e-3
 
 
 @pytest.mark.parametrize("layers", [1, 3])
@@ -230,9 +232,9 @@ def test_encoder_gradients_are_divided_by_twice_the_attention_layers(
             (loss(states + step * along, vectors) - loss(states - step * along, vectors)) / (2 * step),
             (loss(states, vectors + step * along) - loss(states, vectors - step * along)) / (2 * step),
         ]
-    found = [float((gradient * along).sum()) for gradient in gradients]
-    assert found[0] == pytest.approx(float(slopes[0]) / (2 * layers), rel=1e-6)
-    assert found[1] == pytest.approx(float(slopes[1]), rel=1e-6)
+    result = [float((gradient * along).sum()) for gradient in gradients]
+    assert result[0] == pytest.approx(float(slopes[0]) / (2 * layers), rel=1e-6)
+    assert result[1] == pytest.approx(float(slopes[1]), rel=1e-6)
 
 
 def test_the_gradients_of_gated_convolutions_are_those_of_their_values(build_model: Callable[..., Seq2Seq]) -> None:
@@ -298,12 +300,12 @@ def test_dilated_convolutions_over_an_unfolded_source_are_their_formulas(
     bodies = [{**BYTENET, "layers": layers, "kernel": kernel, "dilations": dilations} for kernel in kernels]
     model = build_model(*bodies).double()
     model.decoder.ratio.copy_(torch.tensor(ratio))
-    found = model(*padded(SOURCES), *padded(TARGETS))
+    result = model(*padded(SOURCES), *padded(TARGETS))
     for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
         z = bytenet(model.encoder, embed(model.source_embedding.weight, source), dilations, causal=False)
         vectors = embed(model.target_embedding.weight, target)
-        wanted = bytenet_decoder(model.decoder, vectors, z, ratio, dilations)
-        torch.testing.assert_close(found[row, : len(target)], torch.stack(wanted), **EXACT)
+        expected = bytenet_decoder(model.decoder, vectors, z, ratio, dilations)
+        torch.testing.assert_close(result[row, : len(target)], torch.stack(expected), **EXACT)
 
 
 def test_gradients_of_bytenet_are_those_of_its_values(build_model: Callable[..., Seq2Seq]) -> None:
@@ -356,15 +358,15 @@ def test_a_training_fits_the_ratio_and_a_loaded_run_keeps_it(tmp_path: Path, mon
 def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     body = {**CONVOLUTIONAL, "positions": {"max_positions": 300}}
-    for channels, said in ((None, ""), (12, ", 12 channels")):
+    for channels, prefix in ((None, ""), (12, ", 12 channels")):
         run = sightline.train(written(tmp_path, {**body, "channels": channels}), out=tmp_path / f"run{channels}").folder
         card = (run / "README.md").read_text()
-        assert f"| decoder | gated convolutions, 2 layers{said}, kernel 3, learned positions |" in card
+        assert f"| decoder | gated convolutions, 2 layers{prefix}, kernel 3, learned positions |" in card
         assert len(sightline.load(run).predict(["3 May 2021"])) == 1
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "prefix"),
     [
         ({"encoder": {**CONVOLUTIONAL, "kernel": 4}}, r"encoder\.kernel \(4\) must be odd: as many tokens on either"),
         (
@@ -378,8 +380,8 @@ def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch
         ({"decoder": {**BYTENET, "dilations": [0]}}, "greater than or equal to 1"),
     ],
 )
-def test_invalid_convolutional_configs_are_refused(model: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_convolutional_configs_are_refused(model: dict[str, Any], prefix: str) -> None:
+    with pytest.raises(ValueError, match=prefix):
         ModelConfig.model_validate({"width": 8, **model})
 
 

@@ -72,28 +72,28 @@ def written_out(logits: Tensor, gate: float, weights: Tensor, source: list[int],
     """p of every word, by See et al.'s formula and plain loops."""
     whole = sum(math.exp(float(score)) for score in logits)
     generates = 1 / (1 + math.exp(-gate))
-    found = [0.0] * size
+    result = [0.0] * size
     for word, score in enumerate(logits):
-        found[word] += generates * math.exp(float(score)) / whole
+        result[word] += generates * math.exp(float(score)) / whole
     for place, word in enumerate(source):
-        found[word] += (1 - generates) * float(weights[place])
-    return found
+        result[word] += (1 - generates) * float(weights[place])
+    return result
 
 
 @torch.no_grad()
 def test_the_mixture_is_the_one_written_out(copier: CopyingSeq2Seq) -> None:
-    given = torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
-    features, copies, _ = copier.attend_copies(given, begin(copier, SOURCES))
+    decoder_input = torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
+    features, copies, _ = copier.attend_copies(decoder_input, begin(copier, SOURCES))
     scores = torch.nn.functional.linear(features, copier.output.weight, copier.output.bias)
-    logs, _ = copier.advance(given, begin(copier, SOURCES))
+    logs, _ = copier.advance(decoder_input, begin(copier, SOURCES))
     assert logs.shape == (3, 3, SIZE + 2)
     for row, source in enumerate(SOURCES):
         for step in range(3):
-            wanted = written_out(
+            expected = written_out(
                 scores[row, step], float(copies.gate[row, step]), copies.weights[row, step], source, SIZE + 2
             )
-            np.testing.assert_allclose(logs[row, step].exp(), wanted, atol=1e-6)
-            assert sum(wanted) == pytest.approx(1, abs=1e-5)
+            np.testing.assert_allclose(logs[row, step].exp(), expected, atol=1e-6)
+            assert sum(expected) == pytest.approx(1, abs=1e-5)
 
 
 @torch.no_grad()
@@ -114,23 +114,23 @@ def test_the_copy_attention_is_a_softmax_over_the_real_tokens() -> None:
     for row, source in enumerate(SOURCES):
         keys = state.states[row, : len(source)] @ copying.key.weight.T + copying.key.bias
         query = copying.query.weight @ features[row, 0] + copying.query.bias
-        wanted = torch.softmax(keys @ query / math.sqrt(8), 0)
-        torch.testing.assert_close(weights[row, 0, : len(source)], wanted, **CLOSE)
+        expected = torch.softmax(keys @ query / math.sqrt(8), 0)
+        torch.testing.assert_close(weights[row, 0, : len(source)], expected, **CLOSE)
         assert weights[row, 0, len(source) :].sum() == 0
-        context = wanted @ state.states[row, : len(source)]
+        context = expected @ state.states[row, : len(source)]
         joined = torch.cat([features[row, 0], context, before[row, 0]])
         torch.testing.assert_close(gate[row, 0], (copying.gate.weight @ joined + copying.gate.bias)[0], **CLOSE)
 
 
 @torch.no_grad()
 def test_cached_is_uncached(copier: CopyingSeq2Seq) -> None:
-    given = torch.tensor([[START, 13, 4, 14], [START, 9, 13, 1], [START, 7, 5, 5]])
-    whole, _ = copier.advance(given, begin(copier, SOURCES))
-    state, found = begin(copier, SOURCES), []
-    for token in given.split(1, dim=1):
+    decoder_input = torch.tensor([[START, 13, 4, 14], [START, 9, 13, 1], [START, 7, 5, 5]])
+    whole, _ = copier.advance(decoder_input, begin(copier, SOURCES))
+    state, result = begin(copier, SOURCES), []
+    for token in decoder_input.split(1, dim=1):
         logs, state = copier.advance(token, state)
-        found.append(logs)
-    torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+        result.append(logs)
+    torch.testing.assert_close(torch.cat(result, dim=1), whole, **CLOSE)
 
 
 @torch.no_grad()
@@ -148,20 +148,20 @@ def test_selected_hypotheses_and_kept_sentences_continue_as_if_alone(copier: Cop
     state = state.select(torch.zeros(3, 2, dtype=torch.int64))
     _, state = copier.advance(torch.tensor([[13], [4], [6], [13], [7], [8]]), state)
     state = state.select(torch.tensor([[1, 1], [0, 1], [0, 0]])).keep(torch.tensor([1, 0]))
-    found, _ = copier.advance(torch.tensor([[5], [6], [14], [13]]), state)
-    pasts = [(1, [START, 6, 5]), (1, [START, 13, 6]), (0, [START, 4, 14]), (0, [START, 4, 13])]
-    for row, (sentence, past) in enumerate(pasts):
+    result, _ = copier.advance(torch.tensor([[5], [6], [14], [13]]), state)
+    states = [(1, [START, 6, 5]), (1, [START, 13, 6]), (0, [START, 4, 14]), (0, [START, 4, 13])]
+    for row, (sentence, past) in enumerate(states):
         alone, _ = copier.advance(torch.tensor([past]), begin(copier, [SOURCES[sentence]]))
         width = alone.shape[-1]
-        torch.testing.assert_close(found[row, 0, :width], alone[0, -1], **CLOSE)
-        assert (found[row, 0, width:] == float("-inf")).all()
+        torch.testing.assert_close(result[row, 0, :width], alone[0, -1], **CLOSE)
+        assert (result[row, 0, width:] == float("-inf")).all()
 
 
 def test_the_loss_is_minus_the_log_of_the_mixture(copier: CopyingSeq2Seq) -> None:
-    found = batch_loss(copier, batch_of(), 0.0)
+    result = batch_loss(copier, batch_of(), 0.0)
     scored = log_probabilities(copier, [source[:-1] for source in SOURCES], TARGETS)
-    assert float(found.total.detach()) == pytest.approx(-scored.sum(), abs=1e-4)
-    assert torch.equal(found.nll, found.total.detach())
+    assert float(result.total.detach()) == pytest.approx(-scored.sum(), abs=1e-4)
+    assert torch.equal(result.nll, result.total.detach())
 
 
 def test_label_smoothing_evens_out_what_is_written_and_not_what_is_copied(copier: CopyingSeq2Seq) -> None:
@@ -195,9 +195,9 @@ def test_a_wanted_word_that_is_nowhere_to_be_copied_has_a_finite_loss_and_gradie
 
 @torch.no_grad()
 def test_under_autocast_the_mixture_is_in_float32() -> None:
-    model, given = build("lstm"), torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
+    model, decoder_input = build("lstm"), torch.tensor([[START, 13, 4], [START, 9, 13], [START, 7, 2]])
     with torch.autocast("cpu", torch.bfloat16):
-        features, copies, _ = model.attend_copies(given, begin(model, SOURCES))
+        features, copies, _ = model.attend_copies(decoder_input, begin(model, SOURCES))
         logits = model.output(features)
         logs = mixed_log_probabilities(logits, copies)
     assert copies.gate.dtype == copies.weights.dtype == torch.float32
@@ -251,32 +251,33 @@ def test_a_source_is_searched_the_same_alone_and_beside_others(copier: CopyingSe
 def test_copying_models_form_an_ensemble() -> None:
     models = [build("lstm", 1), build("transformer", 2)]
     sources = [source[:-1] for source in SOURCES]
-    found = log_probabilities(Ensemble(models), sources, TARGETS)
+    result = log_probabilities(Ensemble(models), sources, TARGETS)
     with torch.no_grad():
         for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
-            given, wanted = torch.tensor([[START, *target]]), [*target, END]
-            each = [model.advance(given, begin(model, [source]))[0][0].exp() for model in models]
+            decoder_input, expected = torch.tensor([[START, *target]]), [*target, END]
+            each = [model.advance(decoder_input, begin(model, [source]))[0][0].exp() for model in models]
             mean = (each[0] + each[1]) / 2
             total = sum(
-                float(mean[step, word].log()) if word < mean.shape[1] else -math.inf for step, word in enumerate(wanted)
+                float(mean[step, word].log()) if word < mean.shape[1] else -math.inf
+                for step, word in enumerate(expected)
             )
-            assert found[row] == pytest.approx(total, abs=1e-4)
+            assert result[row] == pytest.approx(total, abs=1e-4)
 
 
 @torch.no_grad()
 def test_taps_record_copy_weights_and_gate() -> None:
-    model, heard = build("transformer"), dict[str, Tensor]()
+    model, taps = build("transformer"), dict[str, Tensor]()
 
     def hear(tapped: Tapped) -> None:
-        heard[tapped.name] = tapped.tensor
+        taps[tapped.name] = tapped.tensor
 
-    given = torch.full((3, 2), START)
+    decoder_input = torch.full((3, 2), START)
     with on_taps(model, hear, ("copying", "")):
-        model.advance(given, begin(model, SOURCES))
-    assert heard["copying.weights"].shape == (3, 2, 6) and heard["copying.p_gen"].shape == (3, 2)
-    _, copies, _ = model.attend_copies(given, begin(model, SOURCES))
-    torch.testing.assert_close(heard["copying.p_gen"], 1 / (1 + torch.exp(-copies.gate)), **CLOSE)
-    assert heard["mixture"].shape == (3, 2, SIZE + 2) and heard["logits"].shape == (3, 2, SIZE)
+        model.advance(decoder_input, begin(model, SOURCES))
+    assert taps["copying.weights"].shape == (3, 2, 6) and taps["copying.p_gen"].shape == (3, 2)
+    _, copies, _ = model.attend_copies(decoder_input, begin(model, SOURCES))
+    torch.testing.assert_close(taps["copying.p_gen"], 1 / (1 + torch.exp(-copies.gate)), **CLOSE)
+    assert taps["mixture"].shape == (3, 2, SIZE + 2) and taps["logits"].shape == (3, 2, SIZE)
 
 
 # --- with and without a space before ------------------------------------------------------------------------------
@@ -304,9 +305,9 @@ def test_each_position_is_copied_with_a_space_and_without() -> None:
 @torch.no_grad()
 def test_the_mixture_divides_each_weight_between_the_two_forms() -> None:
     model, source = with_forms(), [6, 4, 6, END]
-    given = torch.tensor([[START, SPACED, JOINED]])
-    features, copies, state = model.attend_copies(given, begin(model, [source]))
-    logs, _ = model.advance(given, begin(model, [source]))
+    decoder_input = torch.tensor([[START, SPACED, JOINED]])
+    features, copies, state = model.attend_copies(decoder_input, begin(model, [source]))
+    logs, _ = model.advance(decoder_input, begin(model, [source]))
     scores = torch.nn.functional.linear(features, model.output.weight, model.output.bias)
     copying = model.copying
     before = model.target_embedding(torch.tensor([[START, 6, 6]]))  # what was copied is read as what it is there
@@ -315,22 +316,22 @@ def test_the_mixture_divides_each_weight_between_the_two_forms() -> None:
     for step in range(3):
         halves = torch.cat([weights[0, step] * (1 - joins[step]), weights[0, step] * joins[step]])
         ids = [6, 4, 6, END, JOINED, 5, JOINED, END]
-        wanted = written_out(scores[0, step], float(copies.gate[0, step]), halves, ids, SIZE + 2)
-        np.testing.assert_allclose(logs[0, step].exp(), wanted, atol=1e-6)
-        assert sum(wanted) == pytest.approx(1, abs=1e-5)
+        expected = written_out(scores[0, step], float(copies.gate[0, step]), halves, ids, SIZE + 2)
+        np.testing.assert_allclose(logs[0, step].exp(), expected, atol=1e-6)
+        assert sum(expected) == pytest.approx(1, abs=1e-5)
 
 
 @torch.no_grad()
 def test_with_forms_cached_is_uncached_and_the_loss_is_minus_the_log_of_the_mixture() -> None:
     model, sources = with_forms(), [[6, 4, 15, END], [5, 13, END]]
     targets = [[JOINED, 5, 15], [SPACED, 12]]
-    given = torch.tensor([[START, *targets[0]], [START, *targets[1], 0]])
-    whole, _ = model.advance(given, begin(model, sources))
-    state, found = begin(model, sources), []
-    for token in given.split(1, dim=1):
+    decoder_input = torch.tensor([[START, *targets[0]], [START, *targets[1], 0]])
+    whole, _ = model.advance(decoder_input, begin(model, sources))
+    state, result = begin(model, sources), []
+    for token in decoder_input.split(1, dim=1):
         logs, state = model.advance(token, state)
-        found.append(logs)
-    torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+        result.append(logs)
+    torch.testing.assert_close(torch.cat(result, dim=1), whole, **CLOSE)
     pairs = ([np.asarray(source[:-1]) for source in sources], [np.asarray(target) for target in targets])
     loss = copying_loss(model, padded_batch(seq2seq_ids(*pairs), np.arange(2)), 0.0)
     scored = log_probabilities(model, [source[:-1] for source in sources], targets)

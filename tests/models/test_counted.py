@@ -26,25 +26,25 @@ def model(request: pytest.FixtureRequest) -> CountedModel:
 
 
 def test_it_says_what_the_counts_say(model: CountedModel) -> None:
-    wanted = model.trained.log_probabilities(TEXTS)
-    for text, logs in zip(TEXTS, wanted, strict=True):
+    expected = model.trained.log_probabilities(TEXTS)
+    for text, logs in zip(TEXTS, expected, strict=True):
         features, _ = model.advance(torch.tensor([[START, *text]]), model.begin_empty(1))
-        found = model.logits(features)[0].log_softmax(-1).gather(1, torch.tensor([*text, END])[:, None])[:, 0]
-        np.testing.assert_allclose(found.numpy(), logs, atol=1e-5)
+        result = model.logits(features)[0].log_softmax(-1).gather(1, torch.tensor([*text, END])[:, None])[:, 0]
+        np.testing.assert_allclose(result.numpy(), logs, atol=1e-5)
         np.testing.assert_allclose(stream_losses(model, np.array([*text, END]), context=9, stride=9), -logs, atol=1e-5)
     totals = log_probabilities(model, [[]] * len(TEXTS), TEXTS)
-    np.testing.assert_allclose(totals, [logs.sum() for logs in wanted], atol=1e-4)
+    np.testing.assert_allclose(totals, [logs.sum() for logs in expected], atol=1e-4)
 
 
 def test_cached_is_uncached(model: CountedModel) -> None:
     texts = torch.tensor([[START, 4, 5, 7, 8], [START, 5, 5, 6, 4]])
     whole, _ = model.advance(texts, model.begin_empty(2))
     for cuts in ([1] * 5, [2, 3], [4, 1]):
-        state, found = model.begin_empty(2), []
+        state, result = model.begin_empty(2), []
         for part in texts.split(cuts, dim=1):
             features, state = model.advance(part, state)
-            found.append(features)
-        torch.testing.assert_close(torch.cat(found, dim=1), whole, rtol=0, atol=0)
+            result.append(features)
+        torch.testing.assert_close(torch.cat(result, dim=1), whole, rtol=0, atol=0)
 
 
 def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(model: CountedModel) -> None:
@@ -57,21 +57,21 @@ def test_every_hypothesis_continues_its_own_past(model: CountedModel) -> None:
     state = state.select(torch.tensor([[0, 0, 0], [0, 0, 0]]))
     _, state = model.advance(torch.tensor([[4], [5], [7], [7], [4], [5]]), state)
     state = state.select(torch.tensor([[2, 0], [1, 1]])).keep(torch.tensor([1, 0]))
-    found, _ = model.advance(torch.tensor([[5], [8], [8], [5]]), state)
-    pasts = [[START, 4, 5], [START, 4, 8], [START, 7, 8], [START, 4, 5]]
-    for features, past in zip(found, pasts, strict=True):
+    result, _ = model.advance(torch.tensor([[5], [8], [8], [5]]), state)
+    states = [[START, 4, 5], [START, 4, 8], [START, 7, 8], [START, 4, 5]]
+    for features, past in zip(result, states, strict=True):
         np.testing.assert_allclose(features[0].exp().numpy(), model.trained.distribution(past), rtol=1e-5)
 
 
 def test_a_beam_finds_the_likeliest_text(model: CountedModel) -> None:
     """Of all continuations of up to three tokens by trying them all; the beam is as wide as there are."""
     options = Decoding(beam=300, nbest=3, max_length=3, length_penalty=0.0)
-    (found,) = decode(model, make_requests(prefixes=[[4]]), options)
+    (result,) = decode(model, make_requests(prefixes=[[4]]), options)
     every = [[4, *rest] for length in range(4) for rest in product([1, 4, 5, 6, 7, 8], repeat=length)]
     totals = np.array([logs.sum() for logs in model.trained.log_probabilities(every)])
     best = np.argsort(-totals, kind="stable")[:3]
-    assert [guess.log_probability for guess in found] == pytest.approx(totals[best].tolist(), abs=1e-4)
-    for guess in found:
+    assert [guess.log_probability for guess in result] == pytest.approx(totals[best].tolist(), abs=1e-4)
+    for guess in result:
         (logs,) = model.trained.log_probabilities([guess.tokens])
         assert guess.log_probability == pytest.approx(float(logs.sum()), abs=1e-4)
 

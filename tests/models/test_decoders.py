@@ -53,21 +53,21 @@ def test_cached_is_uncached(any_model: Seq2Seq) -> None:
     targets = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
     whole, _ = any_model.advance(targets, begin(any_model, SOURCES))
     for cuts in ([1, 1, 1, 2], [2, 3], [3, 2]):
-        state, found = begin(any_model, SOURCES), []
+        state, result = begin(any_model, SOURCES), []
         for part in targets.split(cuts, dim=1):
             features, state = any_model.advance(part, state)
-            found.append(features)
-        torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+            result.append(features)
+        torch.testing.assert_close(torch.cat(result, dim=1), whole, **CLOSE)
 
 
 @torch.no_grad()
 def test_packed_is_padded(any_model: Seq2Seq) -> None:
-    wanted = torch.cat(together(any_model))
+    expected = torch.cat(together(any_model))
     flat = [torch.tensor([token for sequence in side for token in sequence]) for side in (SOURCES, TARGETS)]
     for longest in (None, 9):
         layouts = [Packed.of([len(s) for s in side], longest=longest) for side in (SOURCES, TARGETS)]
-        found = any_model(flat[0], layouts[0], flat[1], layouts[1])
-        torch.testing.assert_close(found, wanted, **CLOSE)
+        result = any_model(flat[0], layouts[0], flat[1], layouts[1])
+        torch.testing.assert_close(result, expected, **CLOSE)
 
 
 @torch.no_grad()
@@ -83,9 +83,9 @@ def test_a_source_padded_further_than_the_longest_is_the_same(model: Seq2Seq) ->
     layout = Padded.of([len(source) for source in SOURCES], longest=tokens.shape[1] + 2)
     memory = model.encode(torch.nn.functional.pad(tokens, (0, 2)), layout)
     assert memory.states.shape[1] == tokens.shape[1] + 2
-    found, _ = model.advance(torch.tensor([[2, 7]] * 3), model.begin(memory))
-    wanted, _ = model.advance(torch.tensor([[2, 7]] * 3), begin(model, SOURCES))
-    torch.testing.assert_close(found, wanted, **CLOSE)
+    result, _ = model.advance(torch.tensor([[2, 7]] * 3), model.begin(memory))
+    expected, _ = model.advance(torch.tensor([[2, 7]] * 3), begin(model, SOURCES))
+    torch.testing.assert_close(result, expected, **CLOSE)
 
 
 @torch.no_grad()
@@ -111,13 +111,13 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(any_model: Seq2Seq) -
 
     state, sources = begin(any_model, SOURCES), SOURCES
     histories = [[[2]] for _ in sources]  # sentence, hypothesis, token
-    found: list[Tensor] = []
-    pasts: list[tuple[list[int], list[int]]] = []  # source and history of each row found
+    result: list[Tensor] = []
+    states: list[tuple[list[int], list[int]]] = []  # source and history of each row found
     for step, width in enumerate([3, 3, 2, 3, 3]):
         latest = torch.tensor([hypothesis[-1:] for beam in histories for hypothesis in beam])
         features, state = any_model.advance(latest, state)
-        found.append(features[:, 0])
-        pasts += [(source, past) for source, beam in zip(sources, histories, strict=True) for past in beam]
+        result.append(features[:, 0])
+        states += [(source, past) for source, beam in zip(sources, histories, strict=True) for past in beam]
 
         parents = draw(0, len(histories[0]), len(sources), width)
         words = draw(4, 13, len(sources), width)
@@ -130,23 +130,23 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(any_model: Seq2Seq) -
             kept = [2, 0]  # in another order, too
             state = state.keep(torch.tensor(kept))
             sources, histories = [sources[row] for row in kept], [histories[row] for row in kept]
-    alone = at_once(any_model, [source for source, _ in pasts], [past for _, past in pasts])
-    torch.testing.assert_close(torch.cat(found), torch.stack([features[-1] for features in alone]), **CLOSE)
+    alone = at_once(any_model, [source for source, _ in states], [past for _, past in states])
+    torch.testing.assert_close(torch.cat(result), torch.stack([features[-1] for features in alone]), **CLOSE)
 
 
 @torch.no_grad()
 def test_kept_sentences_continue_as_before(model: Seq2Seq) -> None:
     first, second = torch.tensor([[2], [2], [2]]), torch.tensor([[9], [5]])
     _, state = model.advance(first, begin(model, SOURCES))
-    found, _ = model.advance(second, state.keep(torch.tensor([0, 2])))
+    result, _ = model.advance(second, state.keep(torch.tensor([0, 2])))
     alone = at_once(model, [SOURCES[0], SOURCES[2]], [[2, 9], [2, 5]])
-    torch.testing.assert_close(found[:, 0], torch.stack([features[-1] for features in alone]), **CLOSE)
+    torch.testing.assert_close(result[:, 0], torch.stack([features[-1] for features in alone]), **CLOSE)
 
 
 @torch.no_grad()
 def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(any_model: Seq2Seq) -> None:
-    found = joined_at_random(any_model.advance, lambda rows: begin(any_model, [SOURCES[row] for row in rows]))
-    for features, row, past in found:
+    result = joined_at_random(any_model.advance, lambda rows: begin(any_model, [SOURCES[row] for row in rows]))
+    for features, row, past in result:
         (alone,) = at_once(any_model, [SOURCES[row]], [past])
         torch.testing.assert_close(features, alone[-1], **CLOSE)
 

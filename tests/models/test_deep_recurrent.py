@@ -177,8 +177,8 @@ def test_a_deep_stack_is_its_formulas(
         rows = [sequence + [0] * (longest - len(sequence)) for sequence in sequences]
         return torch.tensor(rows), Padded.of([len(sequence) for sequence in sequences])
 
-    found = model(*padded(SOURCES), *padded(TARGETS))
-    for source, target, row in zip(SOURCES, TARGETS, found, strict=True):
+    result = model(*padded(SOURCES), *padded(TARGETS))
+    for source, target, row in zip(SOURCES, TARGETS, result, strict=True):
         torch.testing.assert_close(row[: len(target)], torch.stack([*naive.features(source, target)]), **EXACT)
 
 
@@ -212,7 +212,7 @@ def test_residual_connections_begin_at_the_third_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "wanted"),
+    ("options", "expected"),
     [
         ({}, ["both", "both", "both"]),
         ({"bidirectional": False}, ["forward", "forward", "forward"]),
@@ -220,10 +220,10 @@ def test_residual_connections_begin_at_the_third_layer() -> None:
         ({"directions": "alternating"}, ["forward", "backward", "forward"]),
     ],
 )
-def test_each_layer_reads_in_its_direction(options: dict[str, Any], wanted: list[str]) -> None:
+def test_each_layer_reads_in_its_direction(options: dict[str, Any], expected: list[str]) -> None:
     encoder = RecurrentEncoder(RecurrentEncoderConfig.model_validate({**LSTM, "layers": 3, **options}), WIDTH)
     kinds = {(Recurrence, True): "both", (Recurrence, False): "forward", (BackwardRecurrence, False): "backward"}
-    assert [kinds[type(layer), layer.bidirectional] for layer in encoder.layers] == wanted
+    assert [kinds[type(layer), layer.bidirectional] for layer in encoder.layers] == expected
 
 
 @torch.no_grad()
@@ -240,8 +240,8 @@ def test_each_layer_of_a_decoder_starts_from_one_of_the_encoder_the_top_one_from
     assert memory.finals is not None and memory.finals.shape == (2, below, WIDTH)
     state = model.begin(memory)
     for hidden, bridge, start in zip(state.hidden, model.decoder.bridges, starts, strict=True):
-        wanted = torch.tanh(memory.finals[:, start] @ bridge.weight.T + bridge.bias)  # of h and c
-        torch.testing.assert_close(torch.cat(hidden, dim=-1)[:, 0], wanted, rtol=0.0, atol=1e-6)
+        expected = torch.tanh(memory.finals[:, start] @ bridge.weight.T + bridge.bias)  # of h and c
+        torch.testing.assert_close(torch.cat(hidden, dim=-1)[:, 0], expected, rtol=0.0, atol=1e-6)
 
 
 def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
@@ -250,11 +250,11 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
         {**LSTM, "layers": 3, "skip_connections": "fast-forward", "dropout": 0.999999}
     )
     encoder, x = RecurrentEncoder(recipe, WIDTH).train(), torch.randn(2, 4, WIDTH)
-    wanted = x
+    expected = x
     for link in encoder.skip_connections:
-        wanted = link(wanted, torch.zeros(2, 4, WIDTH))
-    assert wanted.abs().min() > 1e-4
-    torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, wanted)
+        expected = link(expected, torch.zeros(2, 4, WIDTH))
+    assert expected.abs().min() > 1e-4
+    torch.testing.assert_close(encoder(x, Padded.of([4, 4])).states, expected)
     alone = {
         **LSTM,
         "layers": 3,
@@ -262,14 +262,14 @@ def test_dropout_leaves_the_path_past_the_layers_whole() -> None:
         "dropout": 0.999999,
         "attention": {"kind": "none"},
     }
-    decoder, heard = (
+    decoder, taps = (
         RecurrentDecoder(RecurrentDecoderConfig.model_validate(alone), WIDTH, source=False).train(),
         list[Tensor](),
     )
     decoder.skip_connections.load_state_dict(encoder.skip_connections.state_dict())
-    with on_taps(decoder, lambda tapped: heard.append(tapped.tensor), points=("features",)):
+    with on_taps(decoder, lambda tapped: taps.append(tapped.tensor), points=("features",)):
         decoder.advance(x, decoder.begin_empty(2, x))
-    torch.testing.assert_close(heard, [wanted])
+    torch.testing.assert_close(taps, [expected])
 
 
 # --- what was there before ------------------------------------------------------------------------------------------
@@ -290,7 +290,7 @@ def test_weights_of_earlier_versions_load(build_model: Callable[..., Seq2Seq]) -
         for way in ("", "_reverse")
     ]
     write = {"weight_hh_l0": (32, 8), "bias_ih_l0": (32,), "bias_hh_l0": (32,)}
-    wanted = {
+    expected = {
         "target_embedding.weight": (13, 8),
         "source_embedding.weight": (13, 8),
         **{f"encoder.layers.{n}.rnn.{name}": size for n in (0, 1) for way in read for name, size in way.items()},
@@ -311,7 +311,7 @@ def test_weights_of_earlier_versions_load(build_model: Callable[..., Seq2Seq]) -
         "output.weight": (13, 8),
         "output.bias": (13,),
     }
-    assert {name: tuple(part.shape) for name, part in model.state_dict().items()} == wanted
+    assert {name: tuple(part.shape) for name, part in model.state_dict().items()} == expected
 
 
 @pytest.mark.parametrize(

@@ -58,21 +58,21 @@ PLACES: dict[str, tuple[dict[str, Any], dict[str, Any], list[int], list[int]]] =
 def test_dropout_applies_at_the_expected_places_in_training(
     name: str, lay: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoder, decoder, *wanted = PLACES[name]
+    encoder, decoder, *expected = PLACES[name]
     recipe = {"width": WIDTH, "encoder": {**encoder, "dropout": 0.3}, "decoder": {**decoder, "dropout": 0.3}}
-    model, found = Seq2Seq(ModelConfig.model_validate(recipe), 13, 13), list[int]()
+    model, result = Seq2Seq(ModelConfig.model_validate(recipe), 13, 13), list[int]()
 
     def drawn(shape: torch.Size, probability: float, dtype: torch.dtype) -> Tensor:
         assert probability == (0.2 if shape[-1] == INNER and name == "transformer" else 0.3)
-        found.append(shape[-1])
+        result.append(shape[-1])
         return torch.ones(shape, dtype=dtype)
 
     monkeypatch.setattr(dropout, "keep_mask", drawn)
     memory = model.encode(*lay(SOURCES))
-    assert found == wanted[0]
-    found.clear()
+    assert result == expected[0]
+    result.clear()
     tokens, layout = lay(TARGETS)
     model.advance(tokens, model.begin(memory), layout)
-    assert found == wanted[1]
+    assert result == expected[1]
     model.eval()(*lay(SOURCES), *lay(TARGETS))
-    assert found == wanted[1]  # nothing more was drawn
+    assert result == expected[1]  # nothing more was drawn

@@ -79,11 +79,11 @@ def together(model: Seq2Seq) -> list[Tensor]:
 def test_cached_is_uncached(model: Seq2Seq) -> None:
     targets = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
     whole, _ = model.advance(targets, model.begin(model.encode(*padded(SOURCES))))
-    state, found = model.begin(model.encode(*padded(SOURCES))), []
+    state, result = model.begin(model.encode(*padded(SOURCES))), []
     for part in targets.split([1, 1, 3], dim=1):
         features, state = model.advance(part, state)
-        found.append(features)
-    torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+        result.append(features)
+    torch.testing.assert_close(torch.cat(result, dim=1), whole, **CLOSE)
 
 
 @torch.no_grad()
@@ -104,9 +104,9 @@ def test_hypotheses_of_a_beam_continue_their_own_pasts(model: Seq2Seq) -> None:
     state = state.select(torch.zeros(3, 2, dtype=torch.int64))
     _, state = model.advance(torch.tensor([[4], [5]] * 3), state)
     state = state.select(torch.tensor([[1, 0]] * 3))
-    found, _ = model.advance(torch.tensor([[7], [7]] * 3), state)
+    result, _ = model.advance(torch.tensor([[7], [7]] * 3), state)
     alone = model(*padded(SOURCES * 2), *padded([[2, 5, 7]] * 3 + [[2, 4, 7]] * 3))[:, -1]
-    torch.testing.assert_close(found[:, 0], alone.view(2, 3, 8).transpose(0, 1).reshape(6, 8), **CLOSE)
+    torch.testing.assert_close(result[:, 0], alone.view(2, 3, 8).transpose(0, 1).reshape(6, 8), **CLOSE)
 
 
 @torch.no_grad()
@@ -114,14 +114,14 @@ def test_hypotheses_of_a_beam_continue_their_own_pasts(model: Seq2Seq) -> None:
 def test_a_decoder_that_reads_the_source_first_goes_on_as_if_it_had_read_all_at_once(name: str) -> None:
     decoder = BODIES[name][1] | ({"attention": {"kind": "none"}} if name == "lstm" else {})
     model = stirred(DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13))
-    found, _ = model.advance(torch.tensor([[2, 6]] * 3), model.begin(model.encode(*padded(SOURCES))))
-    for source, features in zip(SOURCES, found, strict=True):
+    result, _ = model.advance(torch.tensor([[2, 6]] * 3), model.begin(model.encode(*padded(SOURCES))))
+    for source, features in zip(SOURCES, result, strict=True):
         whole = model(None, None, *padded([[*source, 2, 6]]))
         torch.testing.assert_close(features, whole[0, -2:], **CLOSE)
 
 
 @pytest.mark.parametrize(
-    ("name", "wanted"),
+    ("name", "expected"),
     [
         ("transformer", ["encoder.1", "decoder.0", "decoder.1"]),
         ("swiglu, post", ["encoder.0", "encoder.1", "decoder.1"]),
@@ -129,16 +129,16 @@ def test_a_decoder_that_reads_the_source_first_goes_on_as_if_it_had_read_all_at_
         ("like GNMT", ["encoder.2", "decoder.2"]),
     ],
 )
-def test_the_layers_that_should_have_experts_have_them(name: str, wanted: list[str]) -> None:
-    assert expert_layers(built(name)) == dict.fromkeys(wanted, 4)
+def test_the_layers_that_should_have_experts_have_them(name: str, expected: list[str]) -> None:
+    assert expert_layers(built(name)) == dict.fromkeys(expected, 4)
 
 
 def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four_times_the_model() -> None:
-    for hidden, wanted in ((12, 12), (None, 32)):
+    for hidden, expected in ((12, 12), (None, 32)):
         body = {**LSTM, "experts": {**EXPERTS, "hidden": hidden}}
         model = Seq2Seq(ModelConfig.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)
         widths = {module.nets.down.shape[1] for module in model.modules() if isinstance(module, Experts)}
-        assert widths == {wanted}
+        assert widths == {expected}
 
 
 def test_in_every_layout_each_real_token_is_counted_once_for_each_of_its_experts(model: Seq2Seq) -> None:

@@ -48,19 +48,19 @@ def layouts(kind: str) -> list[Layout]:
 def pass_once(model: Seq2Seq, kind: str) -> tuple[dict[str, Tensor], dict[str, Tensor], list[Tensor]]:
     """Gradients, buffers and what was counted, after a loss with dropout drawn from the same seed."""
     torch.manual_seed(5)
-    given = [torch.randint(4, 13, (11,)) for _ in range(2)]
+    sequences = [torch.randint(4, 13, (11,)) for _ in range(2)]
     sides = layouts(kind)
     if kind == "padded":
-        given = [Packed.of(each).pad(part) for each, part in zip(LENGTHS.values(), given, strict=True)]
+        sequences = [Packed.of(each).pad(part) for each, part in zip(LENGTHS.values(), sequences, strict=True)]
     with collect(model) as extra:
-        features = model(given[0], sides[0], given[1], sides[1])
+        features = model(sequences[0], sides[0], sequences[1], sides[1])
     mask = sides[1].key_mask() if kind == "padded" else None
     real = features if mask is None else features[mask]
     loss = model.logits(real).square().mean() + sum(extra.losses)
     names = [name for name, _ in model.named_parameters()]
-    found = torch.autograd.grad(loss, list(model.parameters()))
+    result = torch.autograd.grad(loss, list(model.parameters()))
     counts = [extra.counts[path] for path in extra.paths]
-    return dict(zip(names, found, strict=True)), dict(model.named_buffers()), [*counts, *extra.losses]
+    return dict(zip(names, result, strict=True)), dict(model.named_buffers()), [*counts, *extra.losses]
 
 
 @pytest.mark.parametrize("kind", ["packed", "padded"])
@@ -74,12 +74,12 @@ def test_gradients_averages_and_counts_are_those_of_a_plain_step(
     for model, calls in zip((plain, twice), runs, strict=True):
         model.decoder.layers[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         model.encoder.layers[0].register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
-    wanted, found = pass_once(plain, kind), pass_once(twice, kind)
-    for ours, theirs in zip(found[:2], wanted[:2], strict=True):
+    expected, result = pass_once(plain, kind), pass_once(twice, kind)
+    for ours, theirs in zip(result[:2], expected[:2], strict=True):
         assert ours.keys() == theirs.keys()
         for key, value in theirs.items():
             torch.testing.assert_close(ours[key], value, rtol=0, atol=0, msg=key)
-    for one, other in zip(found[2], wanted[2], strict=True):
+    for one, other in zip(result[2], expected[2], strict=True):
         assert torch.equal(one, other)
     assert len(runs[1]) == 2 * len(runs[0]) > 0
 
@@ -87,14 +87,14 @@ def test_gradients_averages_and_counts_are_those_of_a_plain_step(
 def test_a_layer_that_somebody_listens_to_is_heard_once(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(BODIES["plain"], BODIES["plain"]).train()
     enable_gradient_checkpointing(model)
-    heard: list[str] = []
+    taps: list[str] = []
 
     def hear(tapped: Tapped) -> None:
-        heard.append(tapped.name)
+        taps.append(tapped.name)
 
     with on_taps(model, hear, only=["decoder.layers.1.cross_attention"]):
         gradients, _, _ = pass_once(model, "packed")
-    assert heard.count("decoder.layers.1.cross_attention.weights") == 1
+    assert taps.count("decoder.layers.1.cross_attention.weights") == 1
     assert all(torch.isfinite(gradient).all() for gradient in gradients.values())
 
 
@@ -154,10 +154,10 @@ def test_a_compiled_step_has_the_same_gradients(monkeypatch: pytest.MonkeyPatch)
     torch._dynamo.reset()
     compiled = torch.compile(lambda: loss(twice), backend="aot_eager", dynamic=False, fullgraph=True)
     with torch._dynamo.config.patch(skip_fwd_side_effects_in_bwd_under_checkpoint=True):  # as training/train_step.py
-        found = compiled()
+        result = compiled()
     results = [
         torch.autograd.grad(value, list(model.decoder.parameters()))
-        for value, model in ((found, twice), (loss(plain), plain))
+        for value, model in ((result, twice), (loss(plain), plain))
     ]
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)

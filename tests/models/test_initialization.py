@@ -76,10 +76,10 @@ def check(build: Callable[[], nn.Module]) -> None:
     torch.manual_seed(3)
     initialize(model)
     assert torch.equal(torch.random.get_rng_state(), after)
-    wanted, found = tensors(direct), tensors(model)
-    assert wanted.keys() == found.keys()
-    assert [name for name in wanted if not torch.equal(wanted[name], found[name])] == []
-    assert len(set(map(id, wanted.values()))) == len(set(map(id, found.values())))  # what is tied, is tied
+    expected, result = tensors(direct), tensors(model)
+    assert expected.keys() == result.keys()
+    assert [name for name in expected if not torch.equal(expected[name], result[name])] == []
+    assert len(set(map(id, expected.values()))) == len(set(map(id, result.values())))  # what is tied, is tied
 
 
 def test_every_combination_is_initialized_as_it_is_built(any_recipe: ModelConfig) -> None:
@@ -100,5 +100,5 @@ def test_loading_restores_every_buffer_and_weight(name: str) -> None:
     materialize(model)
     reset_buffers(model)
     model.load_state_dict(direct.state_dict())
-    wanted, found = tensors(direct), tensors(model)
-    assert [key for key in wanted if not torch.equal(wanted[key], found[key])] == []
+    expected, result = tensors(direct), tensors(model)
+    assert [key for key in expected if not torch.equal(expected[key], result[key])] == []

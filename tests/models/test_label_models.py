@@ -90,23 +90,23 @@ def answers(model: LabelModel, tokens: Tensor, layout: Padded | Packed, texts: l
 def test_a_text_sees_neither_its_neighbours_nor_its_padding(model: LabelModel) -> None:
     single = [answers(model, *padded([text]), [text])[0] for text in TEXTS]
     for tokens, layout in (padded(TEXTS), padded(TEXTS, 9), padded(TEXTS, filler=11)):
-        for found, wanted in zip(answers(model, tokens, layout), single, strict=True):
-            torch.testing.assert_close(found, wanted, **CLOSE)
+        for result, expected in zip(answers(model, tokens, layout), single, strict=True):
+            torch.testing.assert_close(result, expected, **CLOSE)
 
 
 @torch.no_grad()
 def test_packed_is_padded(model: LabelModel) -> None:
-    wanted = answers(model, *padded(TEXTS))
+    expected = answers(model, *padded(TEXTS))
     for longest in (None, 9):
-        for ours, theirs in zip(answers(model, *packed(TEXTS, longest)), wanted, strict=True):
+        for ours, theirs in zip(answers(model, *packed(TEXTS, longest)), expected, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)
 
 
 def test_with_gradients_the_answers_are_the_same(model: LabelModel) -> None:
     """Without them a Transformer on the CPU packs what it is given."""
     with torch.no_grad():
-        wanted = torch.cat(answers(model, *padded(TEXTS)))
-    torch.testing.assert_close(torch.cat(answers(model, *padded(TEXTS))), wanted, **CLOSE)
+        expected = torch.cat(answers(model, *padded(TEXTS)))
+    torch.testing.assert_close(torch.cat(answers(model, *padded(TEXTS))), expected, **CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def naive_pool(states: Tensor, kind: str) -> Tensor:
 def test_pooling_is_a_loop_over_the_tokens_of_each_text(kind: str) -> None:
     lengths = [4, 1, 6, 2]
     texts = [torch.randn(length, WIDTH) - 3.0 for length in lengths]  # below zero: padding must not be the greatest
-    wanted = torch.stack([naive_pool(text, kind) for text in texts])
+    expected = torch.stack([naive_pool(text, kind) for text in texts])
     rows = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=99.0)
     for memory in (
         Memory(rows, Padded.of(lengths)),
         Memory(torch.cat(texts), Packed.of(lengths)),
         Memory(torch.cat(texts), Packed.of(lengths, longest=9)),
     ):
-        torch.testing.assert_close(pool(memory, kind), wanted)
+        torch.testing.assert_close(pool(memory, kind), expected)
     full = Memory(torch.stack([texts[0], texts[0] + 1]), Padded.of([4, 4]))  # no padding, no mask
     torch.testing.assert_close(pool(full, kind), torch.stack([naive_pool(t, kind) for t in (texts[0], texts[0] + 1)]))
 
@@ -152,18 +152,18 @@ def test_pooling_is_a_loop_over_the_tokens_of_each_text(kind: str) -> None:
 def test_the_last_of_a_recurrent_encoder_is_where_each_direction_ended(body: str) -> None:
     model = built(body, "last")
     memory = model.encode(*padded(TEXTS))
-    for found, text, states in zip(pool(memory, "last"), TEXTS, memory.states, strict=True):
+    for result, text, states in zip(pool(memory, "last"), TEXTS, memory.states, strict=True):
         half = WIDTH // 2 if BODIES[body]["bidirectional"] else WIDTH
-        torch.testing.assert_close(found[:half], states[len(text) - 1, :half])
-        torch.testing.assert_close(found[half:], states[0, half:])
+        torch.testing.assert_close(result[:half], states[len(text) - 1, :half])
+        torch.testing.assert_close(result[half:], states[0, half:])
 
 
 @torch.no_grad()
 def test_a_window_encoder_sees_so_many_neighbours_and_no_more() -> None:
     model = built("window", "tagger")
-    (found,), (other,) = (answers(model, *padded([text]), [text]) for text in ([5, 9, 4, 7, 6], [5, 9, 4, 7, 8]))
-    torch.testing.assert_close(found[:3], other[:3])
-    assert (found[3:] - other[3:]).abs().amax(-1).min() > 1e-3
+    (result,), (other,) = (answers(model, *padded([text]), [text]) for text in ([5, 9, 4, 7, 6], [5, 9, 4, 7, 8]))
+    torch.testing.assert_close(result[:3], other[:3])
+    assert (result[3:] - other[3:]).abs().amax(-1).min() > 1e-3
 
 
 def test_a_classifier_answers_once_a_tagger_for_each_token() -> None:

@@ -120,21 +120,21 @@ def test_cached_is_uncached(model: LanguageModel) -> None:
     texts = torch.tensor([[2, 7, 5, 11, 4], [2, 4, 8, 8, 10], [2, 2, 6, 9, 12]])
     whole = model(None, None, texts, Padded.of([5, 5, 5]))
     for cuts in ([1] * 5, [1, 1, 1, 2], [3, 2]):
-        state, found = model.begin_empty(3), []
+        state, result = model.begin_empty(3), []
         for part in texts.split(cuts, dim=1):
             features, state = model.advance(part, state)
-            found.append(features)
-        torch.testing.assert_close(torch.cat(found, dim=1), whole, **CLOSE)
+            result.append(features)
+        torch.testing.assert_close(torch.cat(result, dim=1), whole, **CLOSE)
 
 
 @torch.no_grad()
 def test_packed_is_padded(model: LanguageModel) -> None:
     rows = model(None, None, *padded(TARGETS))
-    wanted = torch.cat([row[: len(target)] for row, target in zip(rows, TARGETS, strict=True)])
+    expected = torch.cat([row[: len(target)] for row, target in zip(rows, TARGETS, strict=True)])
     flat = torch.tensor([token for target in TARGETS for token in target])
     for longest in (None, 9):
-        found = model(None, None, flat, Packed.of([len(target) for target in TARGETS], longest=longest))
-        torch.testing.assert_close(found, wanted, **CLOSE)
+        result = model(None, None, flat, Packed.of([len(target) for target in TARGETS], longest=longest))
+        torch.testing.assert_close(result, expected, **CLOSE)
 
 
 @torch.no_grad()
@@ -152,9 +152,9 @@ def test_no_token_sees_a_later_one(model: LanguageModel) -> None:
 
 @torch.no_grad()
 def test_what_is_begun_without_a_source_is_blank(model: LanguageModel) -> None:
-    begun = model.begin(model.encode(*padded(SOURCES)))
+    state = model.begin(model.encode(*padded(SOURCES)))
     tokens = torch.tensor([[2, 7], [2, 4], [2, 9]])
-    torch.testing.assert_close(model.advance(tokens, begun)[0], model.advance(tokens, model.begin_empty(3))[0])
+    torch.testing.assert_close(model.advance(tokens, state)[0], model.advance(tokens, model.begin_empty(3))[0])
 
 
 def test_the_gradient_reaches_every_parameter(model: LanguageModel) -> None:
@@ -166,9 +166,9 @@ def test_the_gradient_reaches_every_parameter(model: LanguageModel) -> None:
 def test_a_window_sees_so_many_tokens_and_no_more() -> None:
     with torch.no_grad():
         model = built(LanguageModel, "window")
-        found, far, near = (alone(model, text)[-1] for text in ([2, 7, 5, 9, 4], [2, 8, 5, 9, 4], [2, 7, 6, 9, 4]))
-    torch.testing.assert_close(found, far)
-    assert (found - near).abs().max() > 1e-3
+        result, far, near = (alone(model, text)[-1] for text in ([2, 7, 5, 9, 4], [2, 8, 5, 9, 4], [2, 7, 6, 9, 4]))
+    torch.testing.assert_close(result, far)
+    assert (result - near).abs().max() > 1e-3
 
 
 # --- the source in the same sequence -------------------------------------------------------------------------------
@@ -182,11 +182,11 @@ def begin(model: DecoderOnly, sources: list[list[int]]) -> Any:
 @pytest.mark.parametrize("cuts", [[4], [1, 1, 1, 1], [1, 3], [2, 2]], ids=str)
 def test_sources_of_different_lengths_are_each_read_as_if_alone(translator: DecoderOnly, cuts: list[int]) -> None:
     written = torch.tensor([[START, 7, 5, 11], [START, 4, 8, 8], [START, 9, 6, 12]])
-    state, found = begin(translator, SOURCES), []
+    state, result = begin(translator, SOURCES), []
     for part in written.split(cuts, dim=1):
         features, state = translator.advance(part, state)
-        found.append(features)
-    for source, target, features in zip(SOURCES, written.tolist(), torch.cat(found, dim=1), strict=True):
+        result.append(features)
+    for source, target, features in zip(SOURCES, written.tolist(), torch.cat(result, dim=1), strict=True):
         torch.testing.assert_close(features, alone(translator, source + target)[len(source) :], **CLOSE)
         own, _ = translator.advance(torch.tensor([target]), begin(translator, [source]))
         torch.testing.assert_close(features, own[0], **CLOSE)
@@ -195,8 +195,8 @@ def test_sources_of_different_lengths_are_each_read_as_if_alone(translator: Deco
 @torch.no_grad()
 def test_sources_of_one_length_are_read_as_part_of_their_sequences(translator: DecoderOnly) -> None:
     sources = [[5, 9, END], [6, 6, END]]
-    found, _ = translator.advance(torch.tensor([[START, 7], [START, 4]]), begin(translator, sources))
-    for source, target, features in zip(sources, ([START, 7], [START, 4]), found, strict=True):
+    result, _ = translator.advance(torch.tensor([[START, 7], [START, 4]]), begin(translator, sources))
+    for source, target, features in zip(sources, ([START, 7], [START, 4]), result, strict=True):
         torch.testing.assert_close(features, alone(translator, source + target)[-2:], **CLOSE)
 
 
@@ -209,13 +209,13 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(translator: DecoderOn
         return torch.randint(low, high, shape, generator=generator)
 
     state, histories = begin(translator, SOURCES), [[[*source, START]] for source in SOURCES]
-    found: list[Tensor] = []
-    pasts: list[list[int]] = []
+    result: list[Tensor] = []
+    states: list[list[int]] = []
     for step, width in enumerate([3, 3, 2, 3, 3]):
         latest = torch.tensor([past[-1:] for beam in histories for past in beam])
         features, state = translator.advance(latest, state)
-        found.append(features[:, 0])
-        pasts += [past for beam in histories for past in beam]
+        result.append(features[:, 0])
+        states += [past for beam in histories for past in beam]
         parents = draw(0, len(histories[0]), len(histories), width)
         words = draw(4, VOCABULARY, len(histories), width)
         state = state.select(parents)
@@ -227,14 +227,14 @@ def test_every_hypothesis_of_a_beam_continues_its_own_past(translator: DecoderOn
             kept = [2, 0, 1] if step == 0 else [1, 2]  # in another order, too
             state = state.keep(torch.tensor(kept))
             histories = [histories[row] for row in kept]
-    wanted = torch.stack([alone(translator, past)[-1] for past in pasts])
-    torch.testing.assert_close(torch.cat(found), wanted, **CLOSE)
+    expected = torch.stack([alone(translator, past)[-1] for past in states])
+    torch.testing.assert_close(torch.cat(result), expected, **CLOSE)
 
 
 @torch.no_grad()
 def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(translator: DecoderOnly) -> None:
-    found = joined_at_random(translator.advance, lambda rows: begin(translator, [SOURCES[row] for row in rows]))
-    for features, row, past in found:
+    result = joined_at_random(translator.advance, lambda rows: begin(translator, [SOURCES[row] for row in rows]))
+    for features, row, past in result:
         torch.testing.assert_close(features, alone(translator, [*SOURCES[row], *past])[-1], **CLOSE)
 
 
@@ -260,17 +260,17 @@ def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly,
 def test_what_a_search_finds_is_worth_what_the_whole_sequence_says(translator: DecoderOnly) -> None:
     sources = [source[:-1] for source in SOURCES]
     targets = [target[1:] for target in TARGETS]
-    found = decode(translator, make_requests(sources), Decoding(beam=3, max_length=7))
-    best = [guesses[0].tokens for guesses in found]
+    result = decode(translator, make_requests(sources), Decoding(beam=3, max_length=7))
+    best = [guesses[0].tokens for guesses in result]
     for outputs in (best, targets):
-        wanted = []
+        expected = []
         for source, output in zip(SOURCES, outputs, strict=True):
             with torch.no_grad():
                 logs = translator.logits(alone(translator, [*source, START, *output])[len(source) :]).log_softmax(-1)
-            wanted.append(float(logs.gather(1, torch.tensor([*output, END])[:, None]).sum()))
-        assert log_probabilities(translator, sources, outputs).tolist() == pytest.approx(wanted, abs=1e-4)
+            expected.append(float(logs.gather(1, torch.tensor([*output, END])[:, None]).sum()))
+        assert log_probabilities(translator, sources, outputs).tolist() == pytest.approx(expected, abs=1e-4)
         if outputs is best:
-            assert [guesses[0].log_probability for guesses in found] == pytest.approx(wanted, abs=1e-4)
+            assert [guesses[0].log_probability for guesses in result] == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.fixture(params=["learned", "convolutional"])
@@ -288,9 +288,9 @@ def endless(request: pytest.FixtureRequest) -> Iterator[DecoderOnly]:
 @pytest.mark.parametrize("beam", [1, 3])
 def test_learned_positions_end_source_and_output_together(endless: DecoderOnly, beam: int) -> None:
     lengths = [28, 3, *range(1, 21)]  # so many that some that have ended stand beside those that go on
-    found = decode(endless, make_requests([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
+    result = decode(endless, make_requests([[5] * length for length in lengths]), Decoding(beam=beam, max_ratio=99.0))
     # the source and its end mark, the start mark, the output; its own end mark is not read
-    assert [len(guesses[0].tokens) for guesses in found] == [32 - length - 2 for length in lengths]
+    assert [len(guesses[0].tokens) for guesses in result] == [32 - length - 2 for length in lengths]
 
 
 @torch.no_grad()
@@ -299,11 +299,11 @@ def test_beside_what_is_past_its_last_position_others_go_on_up_to_theirs(body: s
     translator, short = built(DecoderOnly, body), [6, END]
     state = translator.begin(translator.encode(*padded([[5] * 27 + [END], short])))
     words = torch.randint(4, VOCABULARY, (2, 30))
-    found = []
+    result = []
     for word in words.split(1, dim=1):
         features, state = translator.advance(word, state)
-        found.append(features[1, 0])
-    torch.testing.assert_close(torch.stack(found), alone(translator, short + words[1].tolist())[2:], **CLOSE)
+        result.append(features[1, 0])
+    torch.testing.assert_close(torch.stack(result), alone(translator, short + words[1].tolist())[2:], **CLOSE)
 
 
 def test_a_pair_past_the_learned_positions_is_named() -> None:

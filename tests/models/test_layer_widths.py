@@ -32,8 +32,8 @@ def test_a_map_to_another_width_keeps_the_variance_from_before_dropout(
 ) -> None:
     torch.manual_seed(1)
     x = torch.randn(300, inputs)
-    found = WidthMap(inputs, outputs, "W x + b", 1 - dropout)(nn.functional.dropout(x, dropout))
-    assert float(found.var()) == pytest.approx(float(x.var()), rel=0.05)
+    result = WidthMap(inputs, outputs, "W x + b", 1 - dropout)(nn.functional.dropout(x, dropout))
+    assert float(result.var()) == pytest.approx(float(x.var()), rel=0.05)
 
 
 def test_only_what_enters_the_first_layer_was_dropped_out_before_its_map() -> None:
@@ -55,8 +55,8 @@ def test_only_what_enters_the_first_layer_was_dropped_out_before_its_map() -> No
 
 
 def test_layers_of_the_models_width_have_no_maps(build_model: Callable[..., Seq2Seq]) -> None:
-    said = {**CONVOLUTIONAL, "channels": WIDTH}
-    plain, named = build_model(CONVOLUTIONAL, CONVOLUTIONAL), build_model(said, said)
+    message = {**CONVOLUTIONAL, "channels": WIDTH}
+    plain, named = build_model(CONVOLUTIONAL, CONVOLUTIONAL), build_model(message, message)
     assert not any({"enter", "leave", "back"} & set(name.split(".")) for name in plain.state_dict())
     assert plain.state_dict().keys() == named.state_dict().keys()
     assert all(torch.equal(weight, named.state_dict()[name]) for name, weight in plain.state_dict().items())
@@ -100,28 +100,28 @@ def test_what_is_handed_on_is_as_wide_as_the_model_whatever_the_layers_are(
 
 @torch.no_grad()
 def test_under_autocast_sums_over_wider_layers_are_still_in_float32(build_model: Callable[..., Seq2Seq]) -> None:
-    model, heard = build_model(*[{**CONVOLUTIONAL, "channels": 12}] * 2), {}
+    model, taps = build_model(*[{**CONVOLUTIONAL, "channels": 12}] * 2), {}
     with (
         torch.autocast("cpu", torch.bfloat16),
-        on_taps(model, lambda tapped: heard.update({tapped.name: tapped.tensor})),
+        on_taps(model, lambda tapped: taps.update({tapped.name: tapped.tensor})),
     ):
         features = model(*SOURCES, *TARGETS)
     assert features.dtype == torch.float32
-    sums = [name for name in heard if re.fullmatch(r"(encoder|decoder)\.((layers|attentions)\.\d\.)?output", name)]
+    sums = [name for name in taps if re.fullmatch(r"(encoder|decoder)\.((layers|attentions)\.\d\.)?output", name)]
     assert len(sums) == 2 + 2 + 2 + 2
-    assert {heard[name].dtype for name in sums} == {torch.float32}
+    assert {taps[name].dtype for name in sums} == {torch.float32}
 
 
 def test_a_trace_tells_the_maps_by_their_formulas(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model({**CONVOLUTIONAL, "layers": 1, "channels": 12}, {**CONVOLUTIONAL, "layers": 1, "channels": 20})
     with record(model) as trace:
         model(*SOURCES, *TARGETS)
-    told = {
+    shapes = {
         step.name: (step.formula, step.shape[-1])
         for step in trace
         if {"input_projection", "output_projection"} & set(step.name.split("."))
     }
-    assert told == {
+    assert shapes == {
         "encoder.input_projection.output": ("W e + b", 12),
         "encoder.output_projection.output": ("W h + b", WIDTH),
         "decoder.input_projection.output": ("W g + b", 20),

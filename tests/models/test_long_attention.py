@@ -67,8 +67,8 @@ def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: s
             for beam, chosen, new in zip(histories, parents.tolist(), words.tolist(), strict=True)
         ]
         features, state = model.advance(words.reshape(-1, 1), state)
-        wanted = torch.stack([at_once(model, past)[-1] for beam in histories for past in beam])
-        torch.testing.assert_close(features[:, 0], wanted, **CLOSE)
+        expected = torch.stack([at_once(model, past)[-1] for beam in histories for past in beam])
+        torch.testing.assert_close(features[:, 0], expected, **CLOSE)
         if step == 5:
             kept = [4, 1, 0]
             state, histories = state.keep(torch.tensor(kept)), [histories[row] for row in kept]
@@ -96,11 +96,11 @@ def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(name: str, 
 def test_after_sources_of_any_length_several_tokens_go_on_at_once(name: str) -> None:
     model = build(SPANS[name])
     rows, tokens, layout = sources()
-    state, found, words = model.begin(model.encode(tokens, layout)), [], torch.randint(4, 13, (len(rows), 7))
+    state, result, words = model.begin(model.encode(tokens, layout)), [], torch.randint(4, 13, (len(rows), 7))
     for part in words.split([2, 1, 4], dim=1):
         features, state = model.advance(part, state)
-        found.append(features)
-    for features, row, more in zip(torch.cat(found, dim=1), rows, words.tolist(), strict=True):
+        result.append(features)
+    for features, row, more in zip(torch.cat(result, dim=1), rows, words.tolist(), strict=True):
         torch.testing.assert_close(features, at_once(model, row + more)[-7:], **CLOSE)
 
 
@@ -111,12 +111,12 @@ def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> N
     _, tokens, layout = sources()
 
     def run() -> list[Tensor]:
-        found = [Packed.of(LENGTHS).unpad(model(None, None, tokens, layout))]
+        result = [Packed.of(LENGTHS).unpad(model(None, None, tokens, layout))]
         state = model.begin(model.encode(tokens, layout))
         for word in (5, 6, 7):
             features, state = model.advance(torch.full((len(LENGTHS), 1), word), state)
-            found.append(features)
-        return found
+            result.append(features)
+        return result
 
     plain = run()
     with on_taps(model, lambda tapped: shown.append(tapped.name)):
@@ -149,7 +149,9 @@ def test_experts_stand_inside_and_every_parameter_learns() -> None:
     loss = torch.nn.functional.cross_entropy(logits, torch.arange(len(logits)) % 13)
     names = [name for name, _ in model.named_parameters()]
     gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
-    silent = [name for name, found in zip(names, gradients, strict=True) if found is None or not found.abs().max() > 0]
+    silent = [
+        name for name, result in zip(names, gradients, strict=True) if result is None or not result.abs().max() > 0
+    ]
     # a token's only expert has weight 1 whatever its score, so the gates learn from the balance alone
     assert [name for name in silent if not name.endswith("feedforward.gate")] == []
     assert isinstance(layout, Padded)
@@ -207,9 +209,9 @@ def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positi
 @pytest.mark.parametrize("spans", SPANS)
 def test_who_listens_hears_the_first_tokens_of_each_text_apart(spans: str) -> None:
     """Not in one row of all of them, as they are looked at where nobody listens."""
-    model, heard = build(SPANS[spans], layers=1), dict[str, tuple[int, ...]]()
-    with torch.no_grad(), on_taps(model, lambda tapped: heard.update({tapped.name: tuple(tapped.tensor.shape)})):
+    model, taps = build(SPANS[spans], layers=1), dict[str, tuple[int, ...]]()
+    with torch.no_grad(), on_taps(model, lambda tapped: taps.update({tapped.name: tuple(tapped.tensor.shape)})):
         model.begin(model.encode(*sources([5, 5])[1:]))
-    (path,) = {name.rpartition(".")[0] for name in heard if name.endswith("attention.query")}
-    assert heard[f"{path}.query"] == (2, 2, 5, WIDTH // 2)
-    assert heard[f"{path}.output"] == (2, 5, WIDTH)
+    (path,) = {name.rpartition(".")[0] for name in taps if name.endswith("attention.query")}
+    assert taps[f"{path}.query"] == (2, 2, 5, WIDTH // 2)
+    assert taps[f"{path}.output"] == (2, 5, WIDTH)

@@ -78,9 +78,9 @@ class Naive:
 )
 @settings(deadline=None, max_examples=200)
 def test_probabilities_sum_to_one_after_any_history(
-    sequences: list[list[int]], order: int, begun: bool, history: list[int]
+    sequences: list[list[int]], order: int, at_start: bool, history: list[int]
 ) -> None:
-    distribution = trained(sequences, order).distribution([START] * begun + history)
+    distribution = trained(sequences, order).distribution([START] * at_start + history)
     assert distribution.sum() == pytest.approx(1, abs=1e-12)
     assert distribution[START] == 0
     assert (np.delete(distribution, START) > 0).all()

@@ -41,10 +41,10 @@ PAIRS = {
 
 @pytest.fixture(params=PAIRS)
 def model(request: pytest.FixtureRequest, build_model: Callable[..., Seq2Seq]) -> Seq2Seq:
-    made = build_model(*PAIRS[request.param]).double()
+    built = build_model(*PAIRS[request.param]).double()
     if PAIRS[request.param][1] is DILATED:
-        made.decoder.ratio.copy_(torch.tensor([1.3, 0.4]))
-    return made
+        built.decoder.ratio.copy_(torch.tensor([1.3, 0.4]))
+    return built
 
 
 def sentences(seed: int) -> list[np.ndarray]:
@@ -75,9 +75,9 @@ def learned(model: Seq2Seq, loss: Tensor) -> list[Tensor]:
 @pytest.mark.parametrize("layout", ["packed", "static"])
 def test_a_packed_batch_has_the_loss_and_the_gradients_of_the_padded_one(model: Seq2Seq, layout: str) -> None:
     padded, packed, static = batches()
-    wanted, found = loss_of(model, padded), loss_of(model, packed if layout == "packed" else static)
-    torch.testing.assert_close(found, wanted, **EXACT)
-    ours, theirs = learned(model, found), learned(model, wanted)
+    expected, result = loss_of(model, padded), loss_of(model, packed if layout == "packed" else static)
+    torch.testing.assert_close(result, expected, **EXACT)
+    ours, theirs = learned(model, result), learned(model, expected)
     for mine, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine, other, **EXACT)
     assert min(float(gradient.abs().max()) for gradient in ours) > 1e-6
@@ -86,22 +86,22 @@ def test_a_packed_batch_has_the_loss_and_the_gradients_of_the_padded_one(model: 
 @torch.no_grad()
 def test_features_of_real_tokens_do_not_know_of_dummies(model: Seq2Seq) -> None:
     _, packed, static = batches()
-    wanted, found = (model(b.source, b.source_layout, b.decoder_input, b.decoder_layout) for b in (packed, static))
-    torch.testing.assert_close(found[: len(wanted)], wanted, **EXACT)
-    assert len(found) == 100
-    assert bool(found.isfinite().all())
+    expected, result = (model(b.source, b.source_layout, b.decoder_input, b.decoder_layout) for b in (packed, static))
+    torch.testing.assert_close(result[: len(expected)], expected, **EXACT)
+    assert len(result) == 100
+    assert bool(result.isfinite().all())
 
 
 @torch.no_grad()
 def test_sequences_end_to_end_do_not_reach_into_each_other(model: Seq2Seq) -> None:
     """What becomes of a sequence is the same whoever stands beside it."""
     _, batch, _ = batches()
-    source, given = batch.source.clone(), batch.decoder_input.clone()
-    before = model(source, batch.source_layout, given, batch.decoder_layout)
+    source, decoder_input = batch.source.clone(), batch.decoder_input.clone()
+    before = model(source, batch.source_layout, decoder_input, batch.decoder_layout)
     first, last = batch.source_layout.offsets.tolist()[2:4]
     start, end = batch.decoder_layout.offsets.tolist()[2:4]
-    source[first:last], given[start:end] = 12, 12
-    after = model(source, batch.source_layout, given, batch.decoder_layout)
+    source[first:last], decoder_input[start:end] = 12, 12
+    after = model(source, batch.source_layout, decoder_input, batch.decoder_layout)
     torch.testing.assert_close(after[:start], before[:start], **EXACT)
     torch.testing.assert_close(after[end:], before[end:], **EXACT)
     assert (after[start:end] - before[start:end]).abs().max() > 1e-3
@@ -111,18 +111,18 @@ def test_sequences_end_to_end_do_not_reach_into_each_other(model: Seq2Seq) -> No
 def test_who_listens_hears_where_packed_gated_convolutions_look(
     build_model: Callable[..., Seq2Seq], layout: str
 ) -> None:
-    model, heard = build_model(GATED, GATED).double(), []
+    model, taps = build_model(GATED, GATED).double(), []
     padded, packed, static = batches()
     for batch in (padded, packed if layout == "packed" else static):
-        found: list[Tapped] = []
-        with on_taps(model, found.append, only=model.cross_attention_paths), torch.no_grad():
+        result: list[Tapped] = []
+        with on_taps(model, result.append, only=model.cross_attention_paths), torch.no_grad():
             model(batch.source, batch.source_layout, batch.decoder_input, batch.decoder_layout)
-        heard.append([tapped.tensor for tapped in found if tapped.name.endswith(".weights")])
-    assert len(heard[0]) == len(heard[1]) == 2
-    for wanted, ours in zip(*heard, strict=True):
+        taps.append([tapped.tensor for tapped in result if tapped.name.endswith(".weights")])
+    assert len(taps[0]) == len(taps[1]) == 2
+    for expected, ours in zip(*taps, strict=True):
         assert ours.shape[1] == 1
         for row, (s, t) in enumerate(zip(padded.source_layout.lengths, padded.decoder_layout.lengths, strict=True)):
-            torch.testing.assert_close(ours[row, 0, :t, :s], wanted[row, 0, :t, :s], **EXACT)
+            torch.testing.assert_close(ours[row, 0, :t, :s], expected[row, 0, :t, :s], **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_language_models_of_packed_texts_are_those_of_padded_ones(body: dict[str
     rows = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
     padded, packed = Padded.of([1, 9, 4]), Packed.of([1, 9, 4])
     with torch.no_grad():
-        wanted, found = model(None, None, rows, padded), model(None, None, torch.cat(texts), packed)
-    torch.testing.assert_close(found, wanted[padded.mask], **EXACT)
+        expected, result = model(None, None, rows, padded), model(None, None, torch.cat(texts), packed)
+    torch.testing.assert_close(result, expected[padded.mask], **EXACT)
 
 
 @pytest.mark.parametrize("ratio", [(1.0, 0.0), (1.5, 1.0), (0.7, -0.5), (2.0, 30.0)], ids=str)
@@ -147,8 +147,8 @@ def test_a_packed_source_is_unfolded_as_a_padded_one(ratio: tuple[float, float])
     source, target = Packed.of(sources), Packed.of(targets)
     states = torch.randn(sum(sources), 2, dtype=torch.float64, requires_grad=True)
     a_b = torch.tensor(ratio)
-    wanted = target.unpad(unfold(source.pad(states), torch.tensor(sources), torch.arange(target.longest), a_b))
-    assert torch.equal(unfold_packed(states, source, target, a_b), wanted)
+    expected = target.unpad(unfold(source.pad(states), torch.tensor(sources), torch.arange(target.longest), a_b))
+    assert torch.equal(unfold_packed(states, source, target, a_b), expected)
     assert torch.autograd.gradcheck(lambda x: unfold_packed(x, source, target, a_b), [states])
 
 
@@ -166,7 +166,7 @@ def test_a_static_step_is_one_graph_with_the_gradients_of_the_padded_one(
 
     torch._dynamo.reset()
     compiled = torch.compile(run, dynamic=False, fullgraph=True, backend="aot_eager")
-    found, wanted = compiled(_tensors(static), _shapes(static)), loss_of(model, padded)
-    torch.testing.assert_close(found, wanted, **EXACT)
-    for mine, other in zip(learned(model, found), learned(model, wanted), strict=True):
+    result, expected = compiled(_tensors(static), _shapes(static)), loss_of(model, padded)
+    torch.testing.assert_close(result, expected, **EXACT)
+    for mine, other in zip(learned(model, result), learned(model, expected), strict=True):
         torch.testing.assert_close(mine, other, **EXACT)

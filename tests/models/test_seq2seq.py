@@ -87,7 +87,7 @@ def test_packed_and_padded_batches_have_the_same_gradients(model: Seq2Seq) -> No
     padded = model(rows[0], Padded.of([4, 2]), rows[1], Padded.of([2, 3]))
     features.append(torch.cat([padded[0, :2], padded[1]]))
     parameters = [parameter for name, parameter in model.named_parameters() if not name.startswith("output.")]
-    gradients = [torch.autograd.grad(found, parameters, pull) for found in features]
+    gradients = [torch.autograd.grad(result, parameters, pull) for result in features]
     for one, other in zip(*gradients, strict=True):
         # float32 sums of some hundred terms, in two orders, of gradients up to some tens
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
@@ -100,6 +100,6 @@ def test_a_recurrent_decoder_starts_deeper_layers_from_the_last_summary(build_mo
         memory = model.encode(torch.tensor([[5, 6, 3]]), Padded.of([3]))
         state = model.begin(memory)
         for bridge, (hidden, cell) in zip(model.decoder.bridges, state.hidden, strict=True):
-            wanted = torch.tanh(torch.nn.functional.linear(memory.finals[:, 0], bridge.weight, bridge.bias))
-            found = torch.cat([hidden, cell], dim=-1)[:, 0]
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)  # float32 sums of eight products
+            expected = torch.tanh(torch.nn.functional.linear(memory.finals[:, 0], bridge.weight, bridge.bias))
+            result = torch.cat([hidden, cell], dim=-1)[:, 0]
+            torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)  # float32 sums of eight products

@@ -179,8 +179,8 @@ def test_parts_that_do_not_fit_whole_are_told() -> None:
     plan = plan_transfer(own, theirs, ["encoder"])
     assert not_taken(plan, own, theirs, "encoder")[0] == "encoder.layers.2.attention.qkv.weight is not there"
     plan = plan_transfer(seen(tagger(1), TAGS), theirs, ["encoder"])
-    told = not_taken(plan, seen(tagger(1), TAGS), theirs, "encoder")
-    assert told[0] == "encoder.layers.1.attention.qkv.weight has no place here"
+    message = not_taken(plan, seen(tagger(1), TAGS), theirs, "encoder")
+    assert message[0] == "encoder.layers.1.attention.qkv.weight has no place here"
     assert not_taken(plan, own, theirs, "decoder") == ["this model has no decoder"]
 
 

@@ -117,11 +117,11 @@ def test_an_encoder_layer_is_torchs(place: str, activation: str) -> None:
     ours = randomized(EncoderLayer(body(place, activation), WIDTH))
     theirs = torch_encoder_layer(ours, place, activation)
     x = torch.randn(3, 5, WIDTH, dtype=torch.float64, requires_grad=True)
-    found = real(SOURCE, ours(x, SOURCE, None))
-    wanted = real(SOURCE, theirs(x, src_key_padding_mask=~SOURCE.key_mask()))
-    torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
-    pull = torch.randn_like(found)
-    gradients = [torch.autograd.grad(output, x, pull)[0] for output in (found, wanted)]
+    result = real(SOURCE, ours(x, SOURCE, None))
+    expected = real(SOURCE, theirs(x, src_key_padding_mask=~SOURCE.key_mask()))
+    torch.testing.assert_close(result, expected, **SIXTY_FOUR)
+    pull = torch.randn_like(result)
+    gradients = [torch.autograd.grad(output, x, pull)[0] for output in (result, expected)]
     torch.testing.assert_close(*gradients, rtol=1e-12, atol=1e-12)
 
 
@@ -138,9 +138,9 @@ def test_a_decoder_layer_is_torchs(place: str, activation: str) -> None:
     seen = StepContext(torch.arange(4)[None], used=0, past_mask=None, memory_mask=mask[:, None, None, :])
     for ours, cache in zip(decoder.layers, state.kv_cache, strict=True):
         theirs = torch_decoder_layer(ours, place, activation)
-        wanted = theirs(x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask())
-        found, _ = ours.step(x, cache, seen)
-        torch.testing.assert_close(found, wanted, **SIXTY_FOUR)
+        expected = theirs(x, memory, tgt_mask=~causal_mask(4, 4, x.device), memory_key_padding_mask=~SOURCE.key_mask())
+        result, _ = ours.step(x, cache, seen)
+        torch.testing.assert_close(result, expected, **SIXTY_FOUR)
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -153,22 +153,22 @@ def test_whole_stacks_are_torchs(place: str, activation: str) -> None:
     x = torch.randn(3, 5, WIDTH, dtype=torch.float64)
     y = torch.randn(3, 4, WIDTH, dtype=torch.float64)
 
-    wanted = x
+    expected = x
     for layer in encoder.layers:
-        wanted = torch_encoder_layer(layer, place, activation)(wanted, src_key_padding_mask=~SOURCE.key_mask())
+        expected = torch_encoder_layer(layer, place, activation)(expected, src_key_padding_mask=~SOURCE.key_mask())
     if PLACES[place]:
-        wanted = nn.functional.layer_norm(wanted, (WIDTH,), encoder.norm.weight, encoder.norm.bias)
+        expected = nn.functional.layer_norm(expected, (WIDTH,), encoder.norm.weight, encoder.norm.bias)
     memory = encoder(x, SOURCE)
-    torch.testing.assert_close(real(SOURCE, memory.states), real(SOURCE, wanted), **SIXTY_FOUR)
+    torch.testing.assert_close(real(SOURCE, memory.states), real(SOURCE, expected), **SIXTY_FOUR)
 
     masks = {"tgt_mask": ~causal_mask(4, 4, x.device), "memory_key_padding_mask": ~SOURCE.key_mask()}
     written = y
     for layer in decoder.layers:
-        written = torch_decoder_layer(layer, place, activation)(written, wanted, **masks)
+        written = torch_decoder_layer(layer, place, activation)(written, expected, **masks)
     if PLACES[place]:
         written = nn.functional.layer_norm(written, (WIDTH,), decoder.norm.weight, decoder.norm.bias)
-    found, _ = decoder.advance(y, decoder.begin(memory), TARGET)
-    torch.testing.assert_close(real(TARGET, found), real(TARGET, written), **SIXTY_FOUR)
+    result, _ = decoder.advance(y, decoder.begin(memory), TARGET)
+    torch.testing.assert_close(real(TARGET, result), real(TARGET, written), **SIXTY_FOUR)
 
 
 # --- order -------------------------------------------------------------------------------------------------------
@@ -200,42 +200,44 @@ def test_with_positions_the_order_matters(place: str, positions: str) -> None:
 @pytest.mark.parametrize("attention", VARIANTS)
 def test_every_attention_of_a_body_is_of_the_variant_the_recipe_names(attention: str) -> None:
     """The formula of each is that of its score, of heads and of groups (test_scores.py, test_attention_variants.py)."""
-    asked = {"kind": "scaled-dot", "projections": True, "kv_heads": 2} | VARIANTS[attention]
+    section = {"kind": "scaled-dot", "projections": True, "kv_heads": 2} | VARIANTS[attention]
     recipe = body("pre", "relu", attention=attention).model_copy(update={"attention_dropout": 0.25})
     encoder, decoder = TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)
     every = [
         module for each in (encoder, decoder) for module in each.modules() if isinstance(module, MultiHeadAttention)
     ]
     assert len(every) == 2 + 2 * 2  # in each of two layers
-    for found in every:
-        assert found.score.softmax is (asked["kind"] in ("dot", "scaled-dot"))
-        assert found.score.scale == (found.head_width**-0.5 if asked["kind"] in ("scaled-dot", "unnormalized") else 1.0)
-        assert (found.qkv is not None) is asked["projections"]
-        assert found.shared_width == asked["kv_heads"] * found.head_width
-        assert found.dropout == 0.25
+    for result in every:
+        assert result.score.softmax is (section["kind"] in ("dot", "scaled-dot"))
+        assert result.score.scale == (
+            result.head_width**-0.5 if section["kind"] in ("scaled-dot", "unnormalized") else 1.0
+        )
+        assert (result.qkv is not None) is section["projections"]
+        assert result.shared_width == section["kv_heads"] * result.head_width
+        assert result.dropout == 0.25
 
 
 def test_who_writes_has_distances_to_the_past_alone_and_who_reads_to_both_sides() -> None:
     for kind, count in (("t5", 1), ("shaw", 2)):  # one for all layers, one for each
         recipe = body("pre", "relu", positions=kind)
         for stack, causal in ((TransformerEncoder(recipe, WIDTH), False), (TransformerDecoder(recipe, WIDTH), True)):
-            found = [module for module in stack.modules() if isinstance(module, Buckets | RelativeKeys)]
-            assert [each.causal for each in found] == [causal] * count
+            result = [module for module in stack.modules() if isinstance(module, Buckets | RelativeKeys)]
+            assert [each.causal for each in result] == [causal] * count
 
 
 @torch.no_grad()
 def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
     """Though without a listener they may be packed on their way."""
-    encoder, heard = TransformerEncoder(body("pre", "relu"), WIDTH).eval(), dict[str, Tensor]()
+    encoder, taps = TransformerEncoder(body("pre", "relu"), WIDTH).eval(), dict[str, Tensor]()
 
     def hear(tapped: Tapped) -> None:
-        heard[tapped.name] = tapped.tensor
+        taps[tapped.name] = tapped.tensor
 
     x, layout = torch.randn(2, 4, WIDTH), Padded.of([4, 2])
     with on_taps(encoder, hear):
-        found = encoder(x, layout).states
-    assert heard["output"].shape == (2, 4, WIDTH) and heard["layers.0.attention.weights"].shape == (2, HEADS, 4, 4)
-    torch.testing.assert_close(found[layout.mask], encoder(x, layout).states[layout.mask], rtol=0.0, atol=1e-6)
+        result = encoder(x, layout).states
+    assert taps["output"].shape == (2, 4, WIDTH) and taps["layers.0.attention.weights"].shape == (2, HEADS, 4, 4)
+    torch.testing.assert_close(result[layout.mask], encoder(x, layout).states[layout.mask], rtol=0.0, atol=1e-6)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "sinusoidal"])
@@ -243,8 +245,8 @@ def test_compressed_keys_are_turned_once_they_are_made_where_positions_turn(posi
     spans = HeadAttentionConfig.model_validate({"pattern": [{"kind": "compressed"}]})
     recipe = body("pre", "relu", positions=positions).model_copy(update={"attention": spans})
     for stack in (TransformerEncoder(recipe, WIDTH), TransformerDecoder(recipe, WIDTH)):
-        found = [layer.attention.pattern.rotates_keys for layer in stack.layers]
-        assert found == [positions == "rotary"] * 2
+        result = [layer.attention.pattern.rotates_keys for layer in stack.layers]
+        assert result == [positions == "rotary"] * 2
 
 
 @pytest.mark.parametrize("attention", VARIANTS)
@@ -285,8 +287,8 @@ def test_decoding_goes_on_past_any_length_that_was_foreseen(
     whole, _ = model.advance(tokens, model.begin(memory))
     _, state = model.advance(tokens[:, :148], model.begin(memory))
     for place in (148, 149):
-        found, state = model.advance(tokens[:, place : place + 1], state)
-        torch.testing.assert_close(found[:, 0], whole[:, place], rtol=0, atol=1e-5)
+        result, state = model.advance(tokens[:, place : place + 1], state)
+        torch.testing.assert_close(result[:, 0], whole[:, place], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -324,20 +326,20 @@ def variant(request: pytest.FixtureRequest, build_model: Callable[..., Seq2Seq])
     return build_model(recipe, recipe)
 
 
-def begun(model: Seq2Seq, lengths: list[int], sources: Tensor) -> Any:
+def start_state(model: Seq2Seq, lengths: list[int], sources: Tensor) -> Any:
     return model.begin(model.encode(sources, Padded.of(lengths)))
 
 
 @torch.no_grad()
 def test_with_every_variant_cached_is_uncached(variant: Seq2Seq) -> None:
     lengths, sources, tokens = [5, 2, 4], torch.randint(4, 13, (3, 5)), torch.randint(4, 13, (3, 9))
-    whole, _ = variant.advance(tokens, begun(variant, lengths, sources))
+    whole, _ = variant.advance(tokens, start_state(variant, lengths, sources))
     for cuts in ([1] * 9, [4, 1, 4]):
-        state, found = begun(variant, lengths, sources), []
+        state, result = start_state(variant, lengths, sources), []
         for part in tokens.split(cuts, dim=1):
             features, state = variant.advance(part, state)
-            found.append(features)
-        torch.testing.assert_close(torch.cat(found, dim=1), whole, **FLOAT)
+            result.append(features)
+        torch.testing.assert_close(torch.cat(result, dim=1), whole, **FLOAT)
 
 
 @pytest.mark.parametrize("grad", [False, True])
@@ -364,13 +366,13 @@ def test_with_every_variant_sentences_and_hypotheses_find_their_own_past(variant
     kept = torch.tensor([2, 0])
     state = state.keep(kept).select(torch.zeros(2, 2, dtype=torch.int64))
     new = torch.tensor([[7], [8], [9], [10]])
-    found, _ = variant.advance(new, state)
+    result, _ = variant.advance(new, state)
     assert torch.equal(memory.states, before)  # the caches have a memory of their own
 
     rows = kept.repeat_interleave(2)
-    pasts = torch.cat([tokens[rows, :steps], new], dim=1)
-    alone = begun(variant, [lengths[row] for row in rows.tolist()], sources[rows])
-    torch.testing.assert_close(found[:, 0], variant.advance(pasts, alone)[0][:, -1], **FLOAT)
+    states = torch.cat([tokens[rows, :steps], new], dim=1)
+    alone = start_state(variant, [lengths[row] for row in rows.tolist()], sources[rows])
+    torch.testing.assert_close(result[:, 0], variant.advance(states, alone)[0][:, -1], **FLOAT)
 
 
 def test_with_every_variant_the_gradient_reaches_every_parameter(variant: Seq2Seq) -> None:
@@ -386,7 +388,7 @@ def test_with_every_variant_the_gradient_reaches_every_parameter(variant: Seq2Se
 def test_caches_hold_the_heads_that_are_shared_and_no_more(build_model: Callable[..., Seq2Seq]) -> None:
     recipe = body("pre", "relu", positions="rotary", attention="multi-query").model_dump()
     model = build_model(recipe, recipe)
-    _, state = model.advance(torch.full((3, 1), 5), begun(model, [5, 2, 4], torch.full((3, 5), 6)))
+    _, state = model.advance(torch.full((3, 1), 5), start_state(model, [5, 2, 4], torch.full((3, 5), 6)))
     for cache in state.kv_cache:
         for part in (*cache.self_attention.buffers, *cache.cross_attention):
             assert part.shape[1] == 1 and part.shape[3] == WIDTH // HEADS
@@ -396,8 +398,8 @@ def test_without_a_variant_the_weights_have_the_names_and_shapes_they_always_had
     decoder = TransformerDecoder(body("pre", "relu"), WIDTH)
     shapes = {name: tuple(tensor.shape) for name, tensor in decoder.layers[0].state_dict().items()}
     for part in ("attention", "cross_attention"):
-        found = {name: shape for name, shape in shapes.items() if name.startswith(part + ".")}
-        assert found == {
+        result = {name: shape for name, shape in shapes.items() if name.startswith(part + ".")}
+        assert result == {
             f"{part}.qkv.weight": (3 * WIDTH, WIDTH),
             f"{part}.qkv.bias": (3 * WIDTH,),
             f"{part}.output.weight": (WIDTH, WIDTH),

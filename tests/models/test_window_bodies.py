@@ -43,12 +43,12 @@ def test_an_encoder_sees_each_token_with_its_neighbours_and_nothing_of_the_paddi
         (WIDTH, 5),
     ]
     x, lengths, zero = torch.randn(2, 6, WIDTH).double(), [6, 3], torch.zeros(WIDTH).double()
-    found = body(x, Padded.of(lengths)).states
+    result = body(x, Padded.of(lengths)).states
     for row, length in enumerate(lengths):
         for place in range(length):
             around = range(place - size, place + size + 1)
-            wanted = net(body, [x[row, at] if 0 <= at < length else zero for at in around])
-            torch.testing.assert_close(found[row, place], wanted, **EXACT)
+            expected = net(body, [x[row, at] if 0 <= at < length else zero for at in around])
+            torch.testing.assert_close(result[row, place], expected, **EXACT)
 
 
 @torch.no_grad()
@@ -58,13 +58,13 @@ def test_a_decoder_sees_the_last_tokens_and_what_the_source_comes_to(size: int) 
     x, states, zero = torch.randn(2, 5, WIDTH).double(), torch.randn(2, 6, WIDTH).double(), torch.zeros(WIDTH).double()
     finals = torch.randn(2, 3, WIDTH).double()  # of three layers: the top one is told
     means = torch.stack([states[0].mean(0), states[1, :4].mean(0)])
-    for memory, told in (
+    for memory, message in (
         (Memory(states, Padded.of([6, 4])), means),
         (Memory(states, Padded.of([6, 4]), finals), finals[:, 2]),
     ):
-        found, _ = body.advance(x, body.begin(memory))
+        result, _ = body.advance(x, body.begin(memory))
         for row in range(2):
-            source = body.bridge.weight @ told[row] + body.bridge.bias
+            source = body.bridge.weight @ message[row] + body.bridge.bias
             for place in range(5):
                 last = [x[row, at] if at >= 0 else zero for at in range(place - size + 1, place + 1)]
-                torch.testing.assert_close(found[row, place], net(body, last) + source, **EXACT)
+                torch.testing.assert_close(result[row, place], net(body, last) + source, **EXACT)

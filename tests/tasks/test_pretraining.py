@@ -279,7 +279,7 @@ def test_a_model_initialized_from_span_corruption_never_writes_marks(
 @pytest.mark.parametrize(
     ("phrase", "reason"),
     [
-        ("six", "it stands in the input, which is not changed"),
+        ("six", "it is in the input, which is not changed"),
         ("six {filling}", "a gap makes it together with the input beside it, which is not changed"),
         ("six one", None),  # on two sides of a gap
     ],

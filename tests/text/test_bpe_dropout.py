@@ -61,9 +61,9 @@ def test_segmentation_frequencies_match_the_paper() -> None:
 
 def test_source_and_target_have_separate_seeds() -> None:
     texts, both = ["lowest newest"] * 20, Vocabulary(TOKENIZER, TOKENIZER)
-    found = both.encode_pairs(texts, texts, dropout=0.5, seeds=(1, 2))
-    assert found == tuple(TOKENIZER.encode_dropout(texts, dropout=0.5, seed=seed) for seed in (1, 2))
-    assert found[0] != found[1]
+    result = both.encode_pairs(texts, texts, dropout=0.5, seeds=(1, 2))
+    assert result == tuple(TOKENIZER.encode_dropout(texts, dropout=0.5, seed=seed) for seed in (1, 2))
+    assert result[0] != result[1]
 
 
 def merging(*pairs: tuple[str, str]) -> tuple[BpeDropoutEncoder, list[str]]:

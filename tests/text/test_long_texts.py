@@ -45,10 +45,10 @@ def test_parts_have_the_ids_of_the_whole(name: str, texts: list[str], longest: i
 
 @given(text=TEXTS, longest=st.integers(1, 12))
 def test_parts_are_the_text_and_cut_no_word(text: str, longest: int) -> None:
-    found = list(parts(text, longest))
-    assert "".join(found) == text
-    assert all(len(part) >= longest for part in found[:-1])
-    assert all(part[0] in " \r\n" for part in found[1:])
+    result = list(parts(text, longest))
+    assert "".join(result) == text
+    assert all(len(part) >= longest for part in result[:-1])
+    assert all(part[0] in " \r\n" for part in result[1:])
 
 
 def test_long_texts_are_encoded_in_bounded_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +61,9 @@ def test_long_texts_are_encoded_in_bounded_parts(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(tokenizer, "_encode", watched)
     text = "The dog runs. " * 800_000  # 11 million characters
-    made = Tokenizer.train(SECTIONS["bpe"], LINES)
-    (found,) = made.encode_many([text])
-    assert len(found) == 800_000 * len(made.encode("The dog runs."))
+    trained = Tokenizer.train(SECTIONS["bpe"], LINES)
+    (result,) = trained.encode_many([text])
+    assert len(result) == 800_000 * len(trained.encode("The dog runs."))
     assert max(handed) < 5_000_000
 
 

@@ -26,26 +26,26 @@ def kind(section: AnyTokenizer) -> str:
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
 def test_marks_follow_special_tokens_and_are_saved(section: AnyTokenizer) -> None:
-    made = Tokenizer.train(section, LINES, MARKS)
-    again = Tokenizer.parse(made.content)
-    assert made.marks == again.marks == {"<mask>": 4, "<gap-0>": 5}
+    trained = Tokenizer.train(section, LINES, MARKS)
+    again = Tokenizer.parse(trained.content)
+    assert trained.marks == again.marks == {"<mask>": 4, "<gap-0>": 5}
     assert again.mark("<gap-0>") == 5
-    flags = {token["content"]: token["special"] for token in json.loads(made.content)["added_tokens"]}
+    flags = {token["content"]: token["special"] for token in json.loads(trained.content)["added_tokens"]}
     assert flags == dict.fromkeys([*SPECIALS, *MARKS], True)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
 def test_text_is_never_encoded_as_a_mark(section: AnyTokenizer) -> None:
-    made = Tokenizer.train(section, LINES, MARKS)
-    assert not {4, 5} & set(made.encode("the <mask> and <gap-0> <mask>"))
+    trained = Tokenizer.train(section, LINES, MARKS)
+    assert not {4, 5} & set(trained.encode("the <mask> and <gap-0> <mask>"))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
 def test_missing_mark_is_an_error(section: AnyTokenizer) -> None:
-    made = Tokenizer.train(section, LINES)
-    assert made.marks == {}
+    trained = Tokenizer.train(section, LINES)
+    assert trained.marks == {}
     with pytest.raises(TokenizerError, match=r"no mark <mask> .*data\.noise"):
-        made.mark("<mask>")
+        trained.mark("<mask>")
 
 
 def test_vocabulary_size_includes_marks() -> None:
@@ -67,36 +67,38 @@ def test_vocabulary_size_includes_marks() -> None:
     ],
 )
 def test_gap_becomes_one_mark(section: AnyTokenizer, text: str) -> None:
-    made = Tokenizer.train(section, LINES, MARKS)
+    trained = Tokenizer.train(section, LINES, MARKS)
     words = section.kind != "character"
-    ids = encode_masked(made, text, [4], words=words)
+    ids = encode_masked(trained, text, [4], words=words)
     assert ids.count(4) == text.count("[MASK]")
     if "][" in text or "\u2395" in text:
         return
     before, _, behind = text.partition("[MASK]")
     at = ids.index(4)
-    assert made.decode(ids[:at]).strip() == made.normalize(before)
-    assert made.decode(ids[at + 1 :]).strip() == made.normalize(behind)
+    assert trained.decode(ids[:at]).strip() == trained.normalize(before)
+    assert trained.decode(ids[at + 1 :]).strip() == trained.normalize(behind)
     if behind.startswith(","):
-        assert ids[at + 1] == made.encode("the cat, the mat")[len(made.encode("the cat"))]  # with no space before it
+        assert (
+            ids[at + 1] == trained.encode("the cat, the mat")[len(trained.encode("the cat"))]
+        )  # with no space before it
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=kind)
 def test_space_before_a_gap(section: AnyTokenizer) -> None:
-    made = Tokenizer.train(section, LINES, MARKS)
+    trained = Tokenizer.train(section, LINES, MARKS)
     words = section.kind != "character"
-    space = [] if words else made.encode("a a")[1:2]
-    behind = made.encode("the sat")[len(made.encode("the")) :]
-    ids = encode_masked(made, "the [MASK] sat", [4], words=words)
-    assert ids == [*made.encode("the"), *space, 4, *behind]
+    space = [] if words else trained.encode("a a")[1:2]
+    behind = trained.encode("the sat")[len(trained.encode("the")) :]
+    ids = encode_masked(trained, "the [MASK] sat", [4], words=words)
+    assert ids == [*trained.encode("the"), *space, 4, *behind]
 
 
 def test_several_gaps_have_marks_of_their_own_in_order() -> None:
-    made = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
-    ids = encode_masked(made, "[MASK] cat [MASK]", [5, 4], words=True)
+    trained = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
+    ids = encode_masked(trained, "[MASK] cat [MASK]", [5, 4], words=True)
     assert (ids[0], ids[-1]) == (5, 4)
     with pytest.raises(ValueError, match=r"3 gaps .*knows 2"):
-        encode_masked(made, "[MASK] [MASK] [MASK]", [5, 4], words=True)
+        encode_masked(trained, "[MASK] [MASK] [MASK]", [5, 4], words=True)
 
 
 def test_a_source_is_filled_with_what_follows_each_mark() -> None:

@@ -20,7 +20,7 @@ from sightline.text.tokenizer import Tokenizer
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("one. two! three? four", ["one.", "two!", "three?", "four"]),
         ("spaces stand before it . and behind it .", ["spaces stand before it .", "and behind it ."]),
@@ -36,8 +36,8 @@ from sightline.text.tokenizer import Tokenizer
         ("", []),
     ],
 )
-def test_a_text_is_cut_where_its_sentences_end(text: str, wanted: list[str]) -> None:
-    assert sentences(text) == wanted
+def test_a_text_is_cut_where_its_sentences_end(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_abbreviations_do_not_end_sentences(sentence: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("It reads PNG. libpng does. pywebview too.", ["It reads PNG.", "libpng does.", "pywebview too."]),
         ("It was 5. The rest was 1999. So.", ["It was 5.", "The rest was 1999.", "So."]),
@@ -76,8 +76,8 @@ def test_abbreviations_do_not_end_sentences(sentence: str) -> None:
         ("Was it? It was! “Oh…” Good.", ["Was it?", "It was!", "“Oh…”", "Good."]),
     ],
 )
-def test_sentences_may_begin_with_small_letters_and_end_with_numbers_and_quotes(text: str, wanted: list[str]) -> None:
-    assert sentences(text) == wanted
+def test_sentences_may_begin_with_small_letters_and_end_with_numbers_and_quotes(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
 
 
 def test_abbreviations_before_numbers() -> None:
@@ -100,7 +100,7 @@ def test_lowercase_text_is_split_at_full_stops() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "expected"),
     [
         ("これは本です。それも。", ["これは本です。", "それも。"]),
         ("「行く！」と言った？はい。", ["「行く！」", "と言った？", "はい。"]),
@@ -110,8 +110,8 @@ def test_lowercase_text_is_split_at_full_stops() -> None:
         ("यह किताब है। वह भी॥ ठीक", ["यह किताब है।", "वह भी॥", "ठीक"]),
     ],
 )
-def test_sentence_marks_of_other_scripts(text: str, wanted: list[str]) -> None:
-    assert sentences(text) == wanted
+def test_sentence_marks_of_other_scripts(text: str, expected: list[str]) -> None:
+    assert sentences(text) == expected
 
 
 @given(st.text(alphabet="aBé1 .!?…\n()\"'”。؟।“", max_size=60))

@@ -67,11 +67,11 @@ def test_a_whole_label_may_hold_the_name_of_a_special() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 def test_labels_like_special_tokens_are_distinct(whole: bool, tmp_path: Path) -> None:
-    made = label_tokenizer(ODD, whole=whole)
-    made.save(tmp_path / "tokenizer.json")
+    labels = label_tokenizer(ODD, whole=whole)
+    labels.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert loaded.content == made.content
-    for tokenizer in (made, loaded):
+    assert loaded.content == labels.content
+    for tokenizer in (labels, loaded):
         assert tokenizer.size == len(SPECIALS) + len(ODD)
         ids = [tokenizer.encode(label) for label in ODD]
         assert all(len(one) == 1 for one in ids)
@@ -195,9 +195,9 @@ def test_one_label_for_each_word(kind: str, sentences: list[list[str]]) -> None:
     assert all(word for each in pieces for word in each)  # a word always has a piece to put its label on
     answers = tagger(kind).predict([Request(text) for text in texts])
     known = {"DET", "NOUN", "VERB", "ADP", "PUNCT"}
-    for words, (found,) in zip(sentences, answers, strict=True):
-        labels = found.text.split(" ") if found.text else []
-        assert len(labels) == len(found.tokens) == len(words)
+    for words, (result,) in zip(sentences, answers, strict=True):
+        labels = result.text.split(" ") if result.text else []
+        assert len(labels) == len(result.tokens) == len(words)
         assert set(labels) <= known
 
 
@@ -243,14 +243,14 @@ def test_a_sentence_without_words_gets_no_label_and_too_many_spaces_make_no_word
 
 def test_a_label_is_what_the_model_says_at_the_first_piece() -> None:
     answerer = tagger("character")
-    (found,) = answerer.predict([Request("cat sat")])[0]
+    (result,) = answerer.predict([Request("cat sat")])[0]
     ids = answerer.vocabulary.encode_words(["cat sat"])[0]
     tokens = torch.tensor([list(chain.from_iterable(ids))])
     with torch.no_grad():
         logits = answerer.model.logits(answerer.model(tokens, Padded.of([tokens.shape[1]])))[0]
     best = [int(logits[place, 4:].argmax()) + 4 for place in (0, len(ids[0]))]
-    assert found.tokens == best
-    assert found.text == answerer.vocabulary.target.decode(best)
+    assert result.tokens == best
+    assert result.text == answerer.vocabulary.target.decode(best)
 
 
 @pytest.mark.parametrize(("text", "tags"), [("the cat", "DET"), ("cat", "DET NOUN"), ("", "DET"), ("the  cat", "A B")])
@@ -287,8 +287,8 @@ def test_new_tokens_come_in_the_order_they_had(kind: str) -> None:
     old, new = trained(kind, OLD), trained(kind, NEW)
     both = extend_tokenizer(old, new)
     known = old.pieces(range(old.size))
-    wanted = [piece for piece in new.pieces(range(new.size)) if piece not in known]
-    assert both.pieces(range(old.size, both.size)) == wanted
+    expected = [piece for piece in new.pieces(range(new.size)) if piece not in known]
+    assert both.pieces(range(old.size, both.size)) == expected
 
 
 @pytest.mark.parametrize("kind", ["word", "character"])

@@ -140,8 +140,8 @@ def test_a_binary_file_that_is_cut_off_anywhere_is_named_by_byte(tmp_path: Path)
 
 @pytest.mark.parametrize("values", ["0.12345 zero 0.5", "zero 1 1"])
 def test_text_detected_as_binary_names_the_line(tmp_path: Path, values: str) -> None:
-    told = r"get the file again, or, if it is text, correct its second line, which is not a word with 3 numbers$"
-    with pytest.raises(WordVectorError, match=told):
+    message = r"get the file again, or, if it is text, correct its second line, which is not a word with 3 numbers$"
+    with pytest.raises(WordVectorError, match=message):
         read_word_vectors(written(tmp_path, f"2 3\na {values}\nb 0.1 0.2 0.3\n"), ["a", "b"])
 
 
@@ -250,8 +250,8 @@ def test_initial_embeddings_change_only_known_rows(tmp_path: Path) -> None:
     table, coverage = initial_embeddings(vector_file(tmp_path), TOKENIZER, 4, given)
     np.testing.assert_array_equal(given, TABLE)  # a new table is made
     rows = {piece: row for row, piece in enumerate(PIECES)}
-    wanted = {"▁The": "the", "▁the": "the", "▁cat": "cat", "cat": "cat", "▁saw": "saw"}
-    known = {rows[piece]: FOUND[word] for piece, word in wanted.items()}
+    expected = {"▁The": "the", "▁the": "the", "▁cat": "cat", "cat": "cat", "▁saw": "saw"}
+    known = {rows[piece]: FOUND[word] for piece, word in expected.items()}
     ratios = np.array([table[row] @ vector / np.dot(vector, vector) for row, vector in known.items()])
     for row, vector in known.items():
         np.testing.assert_allclose(table[row], np.array(vector) * ratios[0], rtol=1e-6, atol=1e-7)

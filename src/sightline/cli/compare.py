@@ -26,7 +26,7 @@ Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="RUN RUN... [KEY=VALUE]...",
-        help="Run folders; a sweep's folder stands for its runs, a+b for an ensemble; then recipe keys to change.",
+        help="Run folders; a sweep's folder for its runs, a+b for an ensemble; then recipe keys to change.",
         show_default=False,
     ),
 ]

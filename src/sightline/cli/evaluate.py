@@ -136,7 +136,7 @@ def evaluate(
 
 
 def _flags(metrics: str | None, beam: int | None) -> list[str]:
-    """Flags that stand for recipe keys, as overrides."""
+    """Flags that set recipe keys, as overrides."""
     flags = decoding_flags(beam=beam)
     if metrics is not None:
         names = list(dict.fromkeys(name.strip() for name in metrics.split(",")))

@@ -21,7 +21,7 @@ _COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
 def is_csv(file: Path | None, form: str | None) -> bool:
-    """Whether the input is CSV, by --format or else by the file name."""
+    """Return True if the input is CSV, by --format or else by the file name."""
     if form is not None or (path := named(file)) is None:
         return form == "csv"
     plain = path.with_suffix("") if path.suffix.lower() in _COMPRESSED else path
@@ -65,7 +65,7 @@ def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> Ta
         return form if form is not None or run is None else _detected(run, path)
     forms: dict[str, TaggedFormat | None] = {"conllu": "conllu", "columns": "columns", "text": None}
     if asked not in forms:
-        raise ValueError(f"--format {asked} is none we know; use {', '.join(forms)}")
+        raise ValueError(f"--format {asked} is unknown; use {', '.join(forms)}")
     return forms[asked]
 
 

@@ -301,7 +301,7 @@ class InputLength:
 
 
 def is_long(line: str) -> bool:
-    """Whether this is the placeholder of a line that is too long."""
+    """Return True if this is the placeholder of a line that is too long."""
     from sightline.data.text_files import LongLine
 
     return isinstance(line, LongLine)

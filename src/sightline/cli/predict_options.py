@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SearchFlags:
-    """Flags that stand for recipe keys."""
+    """Flags that set recipe keys."""
 
     beam: Beam = None
     nbest: Annotated[int | None, typer.Option(metavar="N", help="Print N outputs per line, with their scores.")] = None

@@ -79,7 +79,7 @@ class BaselineRun(Run):
 
 
 def is_baseline(folder: Path) -> bool:
-    """Whether a run folder has outputs instead of a model."""
+    """Return True if a run folder has outputs instead of a model."""
     return "baseline" in read_config(folder)
 
 

@@ -22,7 +22,7 @@ class CutOff:
 
     step: int  # of its last record
     steps: int | None  # of the newest checkpoint, else the limit of the recipe
-    saved: bool  # whether a checkpoint has the cost
+    saved: bool  # True if a checkpoint has the cost
 
 
 def read_log(run: Path, recipe: Recipe) -> tuple[Cost, list[Validation]]:

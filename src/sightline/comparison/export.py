@@ -60,7 +60,7 @@ def _published(comparison: ComparisonResult) -> list[tables.Table]:
 
 def latex(comparison: ComparisonResult) -> str:
     """The main table with its notes, for \\input."""
-    head = "% Made by sightline compare; no packages needed. Names outside Latin script want XeLaTeX or LuaLaTeX."
+    head = "% Made by sightline compare; no packages needed. Names outside Latin script need XeLaTeX or LuaLaTeX."
     parts = [_latex_section(tables.main_table(comparison), footnotes(comparison))]
     parts += [_latex_section(table, [table.title, *table.notes]) for table in _published(comparison)]
     return "\n".join([head, *parts])
@@ -258,7 +258,7 @@ class Export:
         """Raise `ExportError` if anything failed."""
         if self.failures:
             failed = "; ".join(f"{place}: {_reason(error)}" for place, error in self.failures)
-            rest = ", ".join(map(str, self.written)) or "nothing else was asked for"
+            rest = ", ".join(map(str, self.written)) or "no other file"
             raise ExportError(f"not all could be written or drawn ({failed}); written: {rest}") from self.failures[0][1]
 
     def _not_drawn(self, path: Path, title: str, error: Exception) -> None:

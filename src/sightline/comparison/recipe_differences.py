@@ -42,7 +42,7 @@ def recipe_differences(recipes: Sequence[Recipe]) -> list[Difference]:
 
 
 def differ_only_in_seed(first: Recipe, second: Recipe) -> bool:
-    """Whether two recipes differ only in the seed and in keys without effect on the model."""
+    """Return True if two recipes differ only in the seed and in keys without effect on the model."""
     return all(each.key == "seed" or each.key in _NO_EFFECT for each in recipe_differences([first, second]))
 
 

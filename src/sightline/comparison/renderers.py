@@ -33,7 +33,7 @@ def plain_lines(table: Table) -> list[str]:
 
 
 def fits(table: Table, width: int | None) -> bool:
-    """Whether the terminal table, with three spaces between columns, is at most `width` columns wide."""
+    """Return True if the terminal table, with three spaces between columns, is at most `width` columns wide."""
     return width is None or max(map(cell_len, plain_lines(table))) + len(table.columns) <= width
 
 

@@ -117,7 +117,7 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a system differs from the baseline in a metric by more than chance.
+    """Return True if a system differs from the baseline in a metric by more than chance.
 
     Approximate randomization tests whether the test sentences explain the difference; for systems with several seeds,
     Welch's t-test over the scores of the runs (`seeds`) tests whether the seeds do. p is the larger of the two. The
@@ -149,7 +149,7 @@ class Verdict:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def better(self) -> bool:
-        """Whether the system scores better than the baseline, significantly or not."""
+        """True if the system scores better than the baseline, significantly or not."""
         return self.difference > 0 if self.approximate_randomization.better == "higher" else self.difference < 0
 
 
@@ -290,7 +290,7 @@ class ComparisonResult:
 
     @property
     def seeded(self) -> bool:
-        """Whether some system has several seeds."""
+        """True if some system has several seeds."""
         return any(len(system.runs) > 1 for system in self.systems)
 
     @property

@@ -34,7 +34,7 @@ class Scoring:
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether anything has to be decoded."""
+        """True if anything has to be decoded."""
         return needs_outputs(self.metrics)
 
     def ignores_case(self, run: ComparedRun) -> bool:

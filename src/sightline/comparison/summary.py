@@ -51,7 +51,7 @@ def _relative_costs(comparison: ComparisonResult, system: SystemResult) -> str:
 
 
 def _same_init(comparison: ComparisonResult, system: SystemResult) -> bool:
-    """Whether it was initialized like the baseline; otherwise its cost leaves out an earlier training."""
+    """Return True if it was initialized like the baseline; otherwise its cost leaves out an earlier training."""
     place = comparison.systems.index(system)
     values = [each.values for each in comparison.differences if each.key.startswith("model.init_from")]
     return all(each[place] == each[0] for each in values)
@@ -69,7 +69,7 @@ def _same_outputs(baseline: SystemResult, system: SystemResult) -> bool:
 
 
 def _too_fast_to_time(comparison: ComparisonResult) -> bool:
-    """Whether some run decoded in less than a second, too short to compare speeds."""
+    """Return True if some run decoded in less than a second, too short to compare speeds."""
     runs = (run for system in comparison.systems for run in system.runs)
     return any(run.seconds < 1 for run in runs if run.baseline is None)
 

@@ -61,7 +61,7 @@ class ComparedRun:
         return self.baseline is None and self.run.device.type != "cpu"
 
     def has(self, metric: MetricName) -> bool:
-        """Whether it has a metric: metrics of likelihood need a model."""
+        """Return True if it can be scored by a metric; metrics of likelihood need a model."""
         return self.baseline is None or needs_outputs(metric)
 
     @property

@@ -83,7 +83,7 @@ def choose_layout(recipe: Recipe, device: torch.device) -> str:
 
 
 def _kernels_fit(recipe: Recipe, device: torch.device) -> bool:
-    """Whether the CUDA kernels for packed batches support all attention of a model."""
+    """Return True if the CUDA kernels for packed batches support all attention of a model."""
     model = recipe.model
     heads = all(body.fits_packed_kernels for body in model.bodies.values())
     one_head = model.has_attention and not model.has_transformer_layers

@@ -129,14 +129,14 @@ def load_run_recipe(run: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def is_reverse_direction(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes learn opposite directions of the same corpus, judged by its file names."""
+    """Return True if two recipes learn opposite directions of the same corpus, judged by its file names."""
     if not direction(recipe.data).is_turned(direction(other.data)):  # before looking for folders, which may not exist
         return False
     return data_folder(recipe) == data_folder(other)
 
 
 def is_same_direction(recipe: Recipe, other: Recipe) -> bool:
-    """Whether two recipes read and write the same texts of the same corpus."""
+    """Return True if two recipes read and write the same texts of the same corpus."""
     return direction(recipe.data) == direction(other.data) and data_folder(recipe) == data_folder(other)
 
 

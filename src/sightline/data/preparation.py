@@ -230,7 +230,7 @@ def measure(examples: Iterable[Example]) -> TextSize:
 
 
 def marks_spans(tags: Collection[str]) -> bool:
-    """Whether tags mark spans: B-X or I-X, O, and E-X and S-X in some schemes."""
+    """Return True if tags mark spans: B-X or I-X, O, and E-X and S-X in some schemes."""
     return any(tag.startswith(("B-", "I-")) for tag in tags) and all(
         tag == "O" or tag.startswith(("B-", "I-", "E-", "S-")) for tag in tags
     )

@@ -165,7 +165,7 @@ _COLUMN_NAME = re.compile(
 
 
 def is_header(cells: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first line is a header: all cells are usual column names, and none occurs again in its column."""
+    """Return True if the first line is a header: all cells are column names that do not recur in their column."""
     plain = [cell.strip().strip("\"'#").lower() for cell in cells]
     if not rows or not all(map(_COLUMN_NAME.fullmatch, plain)):
         return False

@@ -91,7 +91,7 @@ def _hull(points: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The upper concave, non-decreasing hull of points sorted by their first number."""
 
     def below(x: int, y: int) -> bool:
-        """Whether the last corner is on or below the line from the corner before it to (x, y)."""
+        """Return True if the last corner is on or below the line from the corner before it to (x, y)."""
         if len(corners) < 2:
             return False
         (x0, y0), (x1, y1) = corners[-2:]

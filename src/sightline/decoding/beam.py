@@ -106,8 +106,8 @@ def _hypothesis(score: float, log_probability: float, tokens: list[int], truncat
 class Beam(Search):
     """Beam search: the W best hypotheses of each sentence at every step."""
 
-    def __init__(self, model: DecodableModel, requests: Sequence[Request], *begun: Any) -> None:
-        super().__init__(model, requests, *begun)
+    def __init__(self, model: DecodableModel, requests: Sequence[Request], *arguments: Any) -> None:
+        super().__init__(model, requests, *arguments)
         if requests[0].width == 1:  # as in greedy search
             self.options = self.options.model_copy(update={"coverage_penalty": 0.0})
         sentences, device = self.size, self.device

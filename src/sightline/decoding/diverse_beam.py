@@ -30,8 +30,8 @@ class DiverseBeam(Beam):
     chooses; it is no part of any score. Each group stops on its own, by the same rule as a beam of w hypotheses.
     """
 
-    def __init__(self, model: DecodableModel, requests: Sequence[Request], *begun: Any) -> None:
-        super().__init__(model, requests, *begun)
+    def __init__(self, model: DecodableModel, requests: Sequence[Request], *arguments: Any) -> None:
+        super().__init__(model, requests, *arguments)
         sentences, groups = self.size, self.options.groups
         self.group_width = self.width // groups
         self.returned = 2 * self.width  # all that finish, at most 2w − 1 in a group: several may be the same

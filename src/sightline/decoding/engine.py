@@ -10,7 +10,7 @@ Each request has its own decoding options. Requests with the same search options
 of several kinds side by side. A server keeps an engine running: requests join as soon as there is room. `decode` drains
 an engine in `bulk` mode: a step for two sentences costs nearly as much as a step for fifty, so the last few sentences
 of a batch are set aside and finish together with those of other batches. (If they stayed, every sentence of the next
-batch would carry their past as padding.)
+batch would carry padding for all previous steps.)
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sightline.decoding.ensemble import model_limits
 from sightline.decoding.greedy import Greedy
 from sightline.decoding.processors import processors_of
 from sightline.decoding.request import DecodableModel, Hypothesis, Limit, Request, length_batches, pad_tokens
-from sightline.decoding.search import Search
+from sightline.decoding.search import Search, size_for, staying
 from sightline.layers.layout import Padded
 from sightline.layers.tap import TapModule
 from sightline.recipe import Decoding
@@ -225,8 +225,8 @@ class Engine:
         """Collect the outputs of finished rows, and keep `size` rows."""
         done = search.done.nonzero()[:, 0].tolist()
         rows = [row for row in done if search.numbers[row] in self.unfinished]
-        found = search.hypotheses(torch.tensor(rows, dtype=torch.int64, device=self.device)) if rows else []
-        for row, hypotheses in zip(rows, found, strict=True):
+        outputs = search.hypotheses(torch.tensor(rows, dtype=torch.int64, device=self.device)) if rows else []
+        for row, hypotheses in zip(rows, outputs, strict=True):
             self.outputs[search.numbers[row]] = hypotheses
             self.unfinished.remove(search.numbers[row])
         if size < search.size:
@@ -239,32 +239,11 @@ def check(request: Request, limits: Sequence[Limit]) -> None:
     if request.on_step is None and request.on_token is None:
         return
     if request.on_step is not None and request.options.sample is not None:
-        raise ValueError("there is no beam to record where tokens are drawn; leave decoding.sample out")
+        raise ValueError("sampling has no beam to record; leave decoding.sample out")
     if request.on_token is not None and search_for(request) is not Greedy:
         raise ValueError(
-            f"a beam of {request.options.beam} has no tokens to report before its end; use beam 1, or sample"
+            f"beam search (beam {request.options.beam}) cannot report tokens as it runs; use beam 1 or sample"
         )
-
-
-def size_for(alive: int, size: int, device: torch.device) -> int:
-    """The number of rows, of `size`, that a batch keeps: those alive, rounded up if more than 16.
-
-    CPU: to multiples of 8, since oneDNN compiles a kernel for each number of rows and caches about a thousand. GPU: to
-    eighths of the batch, since moving rows costs more than computing a step for some finished ones.
-    """
-    grain = 8 if device.type == "cpu" else max(8, -(-size // 8))
-    return alive if alive <= 16 else min(size, -(-alive // grain) * grain)
-
-
-def staying(done: Tensor, count: int) -> Tensor:
-    """Indices (count,) of all unfinished rows, and of finished ones if there is room.
-
-    Most rows keep their place: the last rows fill gaps.
-    """
-    rows = torch.arange(count, device=done.device)
-    movers = (~done[count:]).nonzero()[:, 0] + count
-    rows[done[:count].nonzero()[: len(movers), 0]] = movers
-    return rows
 
 
 def few_of(sentences: int, width: int) -> int:
@@ -307,8 +286,8 @@ def decode(
     for request, hypotheses in zip(requests, results, strict=True):
         if not hypotheses and (request.demands is None or not request.demands.required):
             raise ValueError(
-                f"line {request.number + 1}: the scores of the model are no numbers (NaN), so there is no output; its "
-                f"weights are damaged, or its training went wrong: take another checkpoint, or train it again"
+                f"line {request.number + 1}: the scores of the model are NaN, so there is no output; its weights are "
+                f"damaged, or its training diverged: use another checkpoint, or train it again"
             )
     return results
 

@@ -75,7 +75,7 @@ def check_alike(first: Trained, other: Trained) -> None:
         raise RunError(
             f"{other.folder} and {first.folder} are not given the same tokens: data.clean.truncate_source is "
             f"{there[0]} and {here[0]}, unknown words are copied (model.copying): {there[1]} and {here[1]}; an "
-            f"ensemble needs runs that read alike"
+            f"ensemble needs runs with the same input tokens"
         )
     for side in ("source", "target"):
         ours, theirs = getattr(first.vocabulary, side), getattr(other.vocabulary, side)

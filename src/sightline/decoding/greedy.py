@@ -23,8 +23,8 @@ from sightline.text.tokenizer import END, PAD, START
 class Greedy(Search):
     """Takes the most probable token at each step; with `sample`, a random one (`nbest` samples per sentence)."""
 
-    def __init__(self, model: DecodableModel, requests: Sequence[Request], *begun: Any) -> None:
-        super().__init__(model, requests, *begun)
+    def __init__(self, model: DecodableModel, requests: Sequence[Request], *arguments: Any) -> None:
+        super().__init__(model, requests, *arguments)
         self.sampling = self.options.sample
         self.width = width = 1 if self.sampling is None else requests[0].width
         self.scored = requests[0].scored or self.sampling is not None

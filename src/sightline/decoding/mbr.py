@@ -1,9 +1,8 @@
-"""Minimum-Bayes-risk decoding: of many outputs, the one that is most like the others.
+"""Minimum Bayes risk decoding: choose the output with the highest expected utility.
 
-The expected utility of an output y is Σ_i w_i u(y, y_i) over outputs y_i of the model. Samples count alike, for they
-come as often as they are likely (Eikema and Aziz 2020); outputs of a beam count alike, too, or each by its probability
-among them (Kumar and Byrne 2004). All pairs are compared at once: the n-grams that texts share are a matrix
-product.
+The expected utility of an output y is Σ_i w_i u(y, y_i) over outputs y_i of the model. Samples have equal weights, as
+likely outputs are drawn more often (Eikema and Aziz 2020); outputs of a beam have equal weights or are weighted by
+probability (Kumar and Byrne 2004). All pairs are compared at once: counts of shared n-grams are a matrix product.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from sightline.recipe.decoding import Evaluation
 from sightline.text.bleu_tokenizers import bleu_tokenizer, resolved
 
 _CHARACTERS, _WORDS = 6, 4  # the longest n-grams of chrF and of BLEU
-_BETA = 2  # how much more chrF cares for recall than for precision
+_BETA = 2  # weight of recall relative to precision in chrF
 _PUNCTUATION = frozenset(string.punctuation)
 
 
 def shared_ngrams(sequences: Sequence[Sequence[str] | str], order: int) -> np.ndarray:
-    """(U, U) how many n-grams of one order each two sequences share: Σ_g min(count_i(g), count_j(g)).
+    """(U, U) number of n-grams of one order that two sequences share: Σ_g min(count_i(g), count_j(g)).
 
-    Each occurrence is a column: the second "ab" of a text meets the second of another. So min becomes and.
+    Each occurrence is a column: the second "ab" of a text matches the second of another, so min becomes a product.
     """
     columns: dict[tuple[Sequence[str] | str, int], int] = {}
     rows, places = list[int](), list[int]()
     for row, sequence in enumerate(sequences):
-        seen = Counter[Sequence[str] | str]()
+        counts = Counter[Sequence[str] | str]()
         for start in range(len(sequence) - order + 1):
             gram = sequence[start : start + order]
-            seen[gram] += 1
+            counts[gram] += 1
             rows.append(row)
-            places.append(columns.setdefault((gram, seen[gram]), len(columns)))
+            places.append(columns.setdefault((gram, counts[gram]), len(columns)))
     table = np.zeros((len(sequences), max(1, len(columns))), np.float32)
     table[rows, places] = 1.0
-    found: np.ndarray = (table @ table.T).astype(np.float64)
-    return found
+    shared: np.ndarray = (table @ table.T).astype(np.float64)
+    return shared
 
 
 def _words(text: str) -> tuple[str, ...]:
-    """Words with one mark of punctuation at an end set apart, as chrF++ has them."""
+    """Words with one punctuation mark at an end separated, as in chrF++."""
     words = list[str]()
     for word in text.split():
         if len(word) > 1 and word[-1] in _PUNCTUATION:
@@ -56,7 +55,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def chrf(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
-    """(U, U) sentence chrF of each text (rows) against each as the reference (columns), as sacreBLEU has it."""
+    """(U, U) sentence chrF of each text (rows) against each as the reference (columns), as in sacreBLEU."""
     word_order = 0 if section is None else section.chrf_word_order
     characters, words = ["".join(text.split()) for text in texts], [_words(text) for text in texts]
     precision, recall = np.zeros((len(texts),) * 2), np.zeros((len(texts),) * 2)
@@ -75,10 +74,10 @@ def chrf(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
 
 
 def bleu(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
-    """(U, U) sentence BLEU of each text (rows) against each as the reference, as sacreBLEU has it.
+    """(U, U) sentence BLEU of each text (rows) against each as the reference, as in sacreBLEU.
 
-    That is the words of its tokenizer (`auto`: by the script of these texts), the orders that a text has, and 1/2, 1/4,
-    … for those that match nothing.
+    Words are those of its tokenizer (`auto`: by the script of these texts). Only orders that a text has count; matches
+    of zero are smoothed to 1/2, 1/4, …
     """
     tokenize = bleu_tokenizer(resolved(section or Evaluation(), texts))
     words = [tuple(tokenize(text.rstrip()).split()) for text in texts]
@@ -88,11 +87,11 @@ def bleu(texts: Sequence[str], section: Evaluation | None = None) -> np.ndarray:
     for order in range(1, _WORDS + 1):
         shared = shared_ngrams(words, order)
         totals = np.maximum(lengths - order + 1, 0.0)[:, None]
-        there, none = totals > 0, shared == 0
-        halves = np.where(there & none, 2 * halves, halves)
+        present, none = totals > 0, shared == 0
+        halves = np.where(present & none, 2 * halves, halves)
         counts = np.where(none, 1 / halves, shared)
-        logs += np.where(there, np.log(100 * counts / np.maximum(totals, 1)), 0.0)
-        orders += there
+        logs += np.where(present, np.log(100 * counts / np.maximum(totals, 1)), 0.0)
+        orders += present
         matched |= ~none
     with np.errstate(over="ignore"):
         brevity = np.exp(np.minimum(0.0, 1 - lengths[None] / np.maximum(lengths[:, None], 1e-9)))
@@ -107,13 +106,13 @@ def least_risk(
     utility: Callable[[Sequence[str]], np.ndarray],
     log_probabilities: Sequence[float] | None = None,
 ) -> list[tuple[int, float]]:
-    """The different outputs of one sentence, least risk first: the index of each, and its expected utility.
+    """Index and expected utility of each distinct output of one sentence, highest utility first.
 
     `utility` compares U texts: (U, U), each row against all as references. Without log-probabilities each of the N
-    outputs is compared with all others: Σ_{j ≠ i} u(y_i, y_j) / (N − 1). With them, with all, itself too:
-    Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). A text that came several times counts so often.
+    outputs is compared with the rest: Σ_{j ≠ i} u(y_i, y_j) / (N − 1); with them, with all including itself:
+    Σ_j p_j u(y_i, y_j), p_j = exp(l_j) / Σ_k exp(l_k). Repeated texts count as often as they occur.
     """
-    places = {text: place for place, text in reversed(list(enumerate(texts)))}  # where each came first
+    places = {text: place for place, text in reversed(list(enumerate(texts)))}  # index of the first occurrence
     different = sorted(places, key=places.__getitem__)
     pairs = utility(different)
     same = np.array([[text == other for other in texts] for text in different], np.float64)  # (U, N)

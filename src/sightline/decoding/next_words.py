@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sightline.decoding.request import DecodableModel, Edges, pad_tokens
-from sightline.decoding.scoring import begun
+from sightline.decoding.scoring import initial_state
 from sightline.text.tokenizer import END, PAD, SPACE, SPECIALS, START, Tokenizer
 
 _TOGETHER = 64  # unfinished words that are extended at once
@@ -80,19 +80,21 @@ class _WordRules:
         pieces = tokenizer.pieces(range(tokenizer.size))
         marks = len(SPECIALS) + len(tokenizer.marks)
         own = np.arange(tokenizer.size) >= marks
-        within, goes_on = edges.within.numpy(), edges.goes_on.numpy()
-        self._tokenizer, self._goes_on = tokenizer, goes_on & own
-        self._spaces = np.array([piece == SPACE for piece in pieces]) & own if goes_on.any() else np.zeros_like(own)
+        within, continues_word = edges.within.numpy(), edges.continues_word.numpy()
+        self._tokenizer, self._continues_word = tokenizer, continues_word & own
+        self._spaces = (
+            np.array([piece == SPACE for piece in pieces]) & own if continues_word.any() else np.zeros_like(own)
+        )
         self._unspaced = np.array([not piece.startswith(SPACE) for piece in pieces]) & own
         self.may_be_continued = (within | self._spaces) & own
-        self.words = own.copy()  # may begin a word, or stand for one
+        self.words = own.copy()  # may begin a word or be one
         self.words[[number for number in range(len(SPECIALS)) if number not in (PAD, START)]] = True
 
     def joins(self, last: int) -> np.ndarray:
         """(V,) True for pieces that continue the word of this last piece."""
         if self._spaces[last]:
             return self._unspaced
-        return self._goes_on if self.may_be_continued[last] else np.zeros_like(self._goes_on)
+        return self._continues_word if self.may_be_continued[last] else np.zeros_like(self._continues_word)
 
     def text(self, pieces: Sequence[int]) -> str:
         """The word of some pieces."""
@@ -105,7 +107,7 @@ def _probabilities(
 ) -> list[np.ndarray]:
     """For each text (V,) the probabilities of the next token."""
     inputs = pad_tokens([[START, *ids] for ids in texts], device)
-    features, _ = model.advance(inputs, begun(model, [[]] * len(texts), device))
+    features, _ = model.advance(inputs, initial_state(model, [[]] * len(texts), device))
     last = torch.tensor([len(ids) for ids in texts], device=features.device)
     scores = model.logits(features[torch.arange(len(texts), device=features.device), last]).double()
     return list(scores.softmax(-1).cpu().numpy())

@@ -1,8 +1,8 @@
 """Words and phrases that outputs must or must not contain, from text to token ids and back.
 
-A phrase counts where it stands as whole words: "cat" is in "the cat." and not in "cats". In scripts that set no spaces
-between words it counts anywhere. What the tokenizer makes of a phrase is forbidden or required in the search; what the
-texts then say is checked, since pieces can be put together in other ways.
+A phrase matches whole words: "cat" is in "the cat." and not in "cats". In scripts without spaces between words it
+matches anywhere. The search forbids or requires the token ids of a phrase; decoded texts are then checked, as other
+tokens can spell the same phrase.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from sightline.decoding.request import DecodableModel, Demands, Edges, Hypothesi
 from sightline.text.sentences import UNSPACED, unspaced
 from sightline.text.tokenizer import SPACE, SPECIALS, START, UNK, Tokenizer
 
-ROUNDS = 12  # how often a sentence is searched again for what it should not say
+ROUNDS = 12  # maximum repeated searches for an output without its forbidden phrases
 _LETTER = re.compile(rf"(?![{UNSPACED}])\w")
 _CLOSING = frozenset(",.;:!?…%")
 
 
 class PhraseWarning(UserWarning):
-    """An output does not contain what it should, or contains what it should not."""
+    """An output lacks a required phrase or contains a forbidden one."""
 
 
 def occurrences(phrase: str, text: str) -> list[tuple[int, int]]:
-    """Where a phrase stands in a text as whole words."""
+    """The spans of a text where a phrase occurs as whole words."""
     before = rf"(?<![^\W{UNSPACED}])" if _LETTER.match(phrase[0]) else ""
     after = rf"(?![^\W{UNSPACED}])" if _LETTER.match(phrase[-1]) else ""
-    return [found.span() for found in re.finditer(before + re.escape(phrase) + after, text)]
+    return [match.span() for match in re.finditer(before + re.escape(phrase) + after, text)]
 
 
 class PhraseCutter:
-    """What a tokenizer makes of phrases."""
+    """Token ids of phrases."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
@@ -50,24 +50,24 @@ class PhraseCutter:
         )
 
     def after(self, before: str, gap: str, phrase: str) -> Ids | None:
-        """The tokens of a phrase behind some text, or None where the vocabulary does not know all of it."""
+        """The tokens of a phrase after some text, or None if the vocabulary cannot write it."""
         head, whole = self.tokenizer.encode(before), self.tokenizer.encode(before + gap + phrase)
-        own = tuple(whole[len(head) :])
-        return own if own and UNK not in own and whole[: len(head)] == head else None
+        tokens = tuple(whole[len(head) :])
+        return tokens if tokens and UNK not in tokens and whole[: len(head)] == head else None
 
     def cuts(self, phrase: str) -> tuple[Ids | None, Ids | None]:
-        """A phrase as it is written after a word and a space, and right after a mark."""
+        """The tokens of a phrase after a word and a space, and directly after punctuation."""
         return self.after("a", " ", phrase), self.after("(", "", phrase)
 
     def required(self, phrase: str) -> Ids | None:
-        """How a phrase is written: after a space, if that is what one writes before it."""
+        """The tokens of a required phrase: after a space, unless it is usually written without one."""
         spaced, bare = self.cuts(phrase)
         joins = phrase[0] in _CLOSING or unicodedata.category(phrase[0]) in ("Pe", "Pf")
         joins |= unspaced(phrase[0])
         return (bare or spaced) if joins else (spaced or bare)
 
     def demands(self, phrases: Phrases) -> tuple[Demands, list[str]]:
-        """The same in token ids, and the required phrases that cannot be written."""
+        """Phrases as token ids, and the required phrases that the vocabulary cannot write."""
         required = {phrase: self.required(phrase) for phrase in phrases.required}
         cuts = [self.cuts(phrase) for phrase in phrases.forbidden]
         spaced = [cut for cut, _ in cuts if cut is not None]
@@ -76,14 +76,14 @@ class PhraseCutter:
         unknown = [phrase for phrase, cut in required.items() if cut is None]
         return Demands(known, tuple(dict.fromkeys(spaced)), tuple(dict.fromkeys(bare))), unknown
 
-    def said(self, phrase: str, tokens: Sequence[int], given: int) -> list[Ids]:
-        """The tokens by which an output says a phrase, each time it does so after the first `given` tokens."""
-        found = occurrences(phrase, self.tokenizer.decode(tokens))
-        if not found:
+    def token_spans(self, phrase: str, tokens: Sequence[int], start: int) -> list[Ids]:
+        """The tokens of each occurrence of a phrase that ends after the first `start` tokens of an output."""
+        matches = occurrences(phrase, self.tokenizer.decode(tokens))
+        if not matches:
             return []
         lengths = [len(self.tokenizer.decode(tokens[:count])) for count in range(len(tokens) + 1)]
-        spans = [(bisect_right(lengths, start) - 1, bisect_left(lengths, end)) for start, end in found]
-        return [tuple(tokens[start:end]) for start, end in spans if end > given]
+        spans = [(bisect_right(lengths, begin) - 1, bisect_left(lengths, end)) for begin, end in matches]
+        return [tuple(tokens[begin:end]) for begin, end in spans if end > start]
 
 
 def _pieces(tokenizer: Tokenizer) -> list[str]:
@@ -100,45 +100,47 @@ def decode_with_phrases(
 ) -> list[list[Hypothesis]]:
     """`decode` with the phrases of each request, and those of `decoding.forbid`.
 
-    Every output has its required phrases wherever `max_length` leaves room for them. A sentence that has what is
-    forbidden, put together from other pieces, is searched again without these, up to `ROUNDS` times. A `PhraseWarning`
-    names the line where an output cannot be as required. `on_done` is called in the first round.
+    Every output has its required phrases if `max_length` leaves room for them. A sentence with a forbidden phrase
+    spelled by other tokens is decoded again without these tokens, up to `ROUNDS` times. A `PhraseWarning` names
+    the line of an output that cannot meet its demands. `on_done` is called in the first round.
     """
     requests = _constrained(cutter, requests)
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    waiting, turn = list(range(len(requests))), 0
+    waiting, rounds = list(range(len(requests))), 0
     while waiting:
-        found = decode(model, [requests[index] for index in waiting], device=device, on_done=None if turn else on_done)
+        outputs = decode(
+            model, [requests[index] for index in waiting], device=device, on_done=None if rounds else on_done
+        )
         again = []
-        for index, hypotheses in zip(waiting, found, strict=True):
+        for index, hypotheses in zip(waiting, outputs, strict=True):
             results[index] = hypotheses
-            changed = _changed(cutter, requests[index], hypotheses, last=turn >= ROUNDS)
+            changed = _changed(cutter, requests[index], hypotheses, last=rounds >= ROUNDS)
             if changed is not None:
                 requests[index] = changed
                 again.append(index)
-        waiting, turn = again, turn + 1
+        waiting, rounds = again, rounds + 1
     return results
 
 
 def _constrained(cutter: PhraseCutter, requests: Sequence[Request]) -> list[Request]:
-    """The requests with their phrases in the tokenizer's own spelling, and in token ids."""
+    """The requests with normalized phrases and their token ids."""
     normalize, constrained = cutter.tokenizer.normalize, []
     known: dict[Phrases, tuple[Demands, list[str]]] = {}
     for request in requests:
         phrases, options = request.phrases or Phrases(), request.options
         required = tuple(filter(None, map(normalize, phrases.required)))
         forbidden = tuple(filter(None, map(normalize, (*options.forbid, *phrases.forbidden))))
-        own = Phrases(required, forbidden)
+        normalized = Phrases(required, forbidden)
         if both := set(required) & set(forbidden):
-            raise ValueError(f"line {request.number + 1}: {both.pop()!r} is required and forbidden; choose")
-        if own not in known:
-            known[own] = cutter.demands(own)
-        demands, unknown = known[own]
+            raise ValueError(f"line {request.number + 1}: {both.pop()!r} is both required and forbidden; omit one")
+        if normalized not in known:
+            known[normalized] = cutter.demands(normalized)
+        demands, unknown = known[normalized]
         if demands.required and options.sample is not None:
-            raise ValueError("required phrases are searched for, and sample draws; leave one of them out")
+            raise ValueError("required phrases need beam search, not decoding.sample; leave one of them out")
         if demands.required and options.groups > 1:
             raise ValueError(
-                f"required phrases and groups ({options.groups}) both share out the beam; leave one of them out"
+                f"required phrases and decoding.groups ({options.groups}) both divide the beam; leave one of them out"
             )
         for phrase in unknown:
             _warn(request, f"the vocabulary cannot write {phrase!r}, so the output need not contain it")
@@ -148,7 +150,7 @@ def _constrained(cutter: PhraseCutter, requests: Sequence[Request]) -> list[Requ
 
 
 def _changed(cutter: PhraseCutter, request: Request, hypotheses: list[Hypothesis], *, last: bool) -> Request | None:
-    """What to search for instead, if an output is not as required; else None, with a warning where it stays so."""
+    """The request to decode again, or None if its outputs are accepted; warns about unmet demands."""
     phrases, demands = request.phrases or Phrases(), request.demands or Demands()
     if not hypotheses:
         shown = ", ".join(map(repr, phrases.required))
@@ -158,8 +160,8 @@ def _changed(cutter: PhraseCutter, request: Request, hypotheses: list[Hypothesis
     leaks: dict[str, None] = {}
     for phrase in phrases.forbidden:
         for hypothesis in hypotheses:
-            if found := cutter.said(phrase, hypothesis.tokens, len(request.prefix)):
-                spans += found
+            if matches := cutter.token_spans(phrase, hypothesis.tokens, len(request.prefix)):
+                spans += matches
                 leaks[phrase] = None
     if spans and not last and (new := set(spans) - set(demands.forbidden)):
         return replace(request, demands=replace(demands, forbidden=(*demands.forbidden, *sorted(new))))
@@ -168,7 +170,7 @@ def _changed(cutter: PhraseCutter, request: Request, hypotheses: list[Hypothesis
     texts = cutter.tokenizer.decode_many([hypothesis.tokens for hypothesis in hypotheses])
     for phrase in phrases.required:
         if not all(occurrences(phrase, text) for text in texts):
-            _warn(request, f"the output does not contain {phrase!r} as words of its own")
+            _warn(request, f"the output does not contain {phrase!r} as whole words")
     return None
 
 

@@ -1,8 +1,8 @@
 """Rules about the next token: processors that change the logits of a search before a token is chosen.
 
-A processor sees logits (B, W, V) of B sentences with W hypotheses each, the tokens (B, W, t) of those so far (START
-first, PAD before START where a sentence joined the batch later) and the step (B,): how many tokens each sentence has.
-Rows of a batch leave and join, so a processor that holds tensors by row has `keep` and `append`.
+A processor takes logits (B, W, V) of B sentences with W hypotheses each, their tokens so far (B, W, t) (START first,
+preceded by PAD if a sentence joined the batch later) and the step (B,), the number of tokens of each sentence. Rows
+join and leave a batch, so a processor that holds tensors by row implements `keep` and `append`.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _NEVER = float("-inf")
 
 
 class LogitsProcessor(Protocol):
-    """A rule about the next token of each hypothesis. A class is built once for the sentences that start together."""
+    """A rule about the next token of each hypothesis, built once for the sentences that start together."""
 
     @staticmethod
     def applies(request: Request) -> bool:
-        """Whether a request needs it. Only requests that need the same processors share a batch."""
+        """Return True if a request needs this processor. Requests of a batch need the same processors."""
         ...
 
     @classmethod
     def build(cls, requests: Sequence[Request], device: torch.device) -> Self: ...
 
     def __call__(self, logits: Tensor, tokens: Tensor, step: Tensor) -> Tensor:
-        """Logits (B, W, V) with −∞ for tokens that may not come next; it may write to the ones it is given."""
+        """Logits (B, W, V) with −∞ for tokens that may not come next; may modify them in place."""
         ...
 
     def keep(self, rows: Tensor) -> Self:
-        """For these sentences alone: indices (B',)."""
+        """The processor for these rows only: indices (B',)."""
         ...
 
     def append(self, other: Self) -> Self:
-        """For the sentences of both."""
+        """The processor for the rows of both."""
         ...
 
 
 class AllowedTokens:
-    """No PAD, no START, no marks of noise, and no ids that phrases cannot be looked for in."""
+    """Excludes PAD, START, noise marks and ids in which phrases cannot be matched."""
 
     def __init__(self, request: Request) -> None:
         self.marks, self.known = request.marks, request.known
@@ -64,7 +64,7 @@ class AllowedTokens:
 
 @dataclass(frozen=True)
 class NoRepeat:
-    """No n tokens in a row come twice in an output (n-gram blocking, Paulus et al. 2017)."""
+    """Blocks repeated n-grams (Paulus et al. 2017)."""
 
     count: int
 
@@ -77,14 +77,14 @@ class NoRepeat:
         return cls(requests[0].options.no_repeat)
 
     def __call__(self, logits: Tensor, tokens: Tensor, step: Tensor) -> Tensor:
-        said = tokens[:, :, 1:]  # START comes once
-        if said.shape[2] < self.count:
+        tokens = tokens[:, :, 1:]  # without START
+        if tokens.shape[2] < self.count:
             return logits
-        windows = said.unfold(2, self.count, 1)  # (B, W, t − n + 1, n)
-        recent = said[:, :, said.shape[2] - self.count + 1 :]  # (B, W, n − 1)
+        windows = tokens.unfold(2, self.count, 1)  # (B, W, t − n + 1, n)
+        recent = tokens[:, :, tokens.shape[2] - self.count + 1 :]  # (B, W, n − 1)
         rows, hypotheses, places = (windows[..., :-1] == recent[:, :, None]).all(-1).nonzero(as_tuple=True)
         repeated = windows[rows, hypotheses, places, -1]
-        # hypotheses of probability 0 may hold any token, even one to copy whose sentence has left the batch
+        # hypotheses of probability 0 may hold any token, even a copied one of a sentence that has left the batch
         known = repeated < logits.shape[2]
         logits[rows[known], hypotheses[known], repeated[known]] = _NEVER
         return logits
@@ -98,7 +98,7 @@ class NoRepeat:
 
 @dataclass(frozen=True)
 class MinLength:
-    """No END before an output has its least length."""
+    """Blocks END before the minimum length."""
 
     least: Tensor  # (B,) tokens, without END
 
@@ -123,12 +123,12 @@ class MinLength:
 
 @dataclass(frozen=True)
 class ForbiddenPhrases:
-    """F token sequences for each sentence that must not be completed, PAD where there are fewer."""
+    """Blocks the last token of F sequences per sentence, padded with PAD."""
 
-    heads: Tensor  # (B, F, L) all but the last token, behind PAD
+    heads: Tensor  # (B, F, L) all but the last token, padded on the left
     lasts: Tensor  # (B, F)
     lengths: Tensor  # (B, F)
-    apart: Tensor  # (B, F) whether it counts only where a word may begin
+    apart: Tensor  # (B, F) True if it is forbidden at word starts only
     within: Tensor  # (V,)
 
     @staticmethod
@@ -161,7 +161,7 @@ class ForbiddenPhrases:
         recent = torch.cat([before, tokens], dim=2)[:, :, -longest:]  # (B, W, L)
         heads = self.heads[:, None]
         same = ((recent[:, :, None] == heads) | (heads == PAD)).all(-1)  # (B, W, F)
-        places = (longest - self.lengths)[:, None].expand(-1, tokens.shape[1], -1)  # what stands before each sequence
+        places = (longest - self.lengths)[:, None].expand(-1, tokens.shape[1], -1)  # token before each sequence
         inside = self.within[recent.gather(2, places)]  # (B, W, F)
         rows, hypotheses, complete = (same & ~(self.apart[:, None] & inside)).nonzero(as_tuple=True)
         logits[rows, hypotheses, self.lasts[rows, complete]] = _NEVER
@@ -192,9 +192,9 @@ PROCESSORS: dict[str, type[LogitsProcessor]] = {
 
 
 def processors_of(request: Request) -> tuple[str | Choice, ...]:
-    """The processors that a request needs, in the order in which they are applied; those of plug-ins are sections."""
-    own = (name for name, processor in PROCESSORS.items() if processor.applies(request))
-    return *own, *request.options.processors
+    """The processors of a request in order of application: names, and sections of plug-ins."""
+    names = (name for name, processor in PROCESSORS.items() if processor.applies(request))
+    return *names, *request.options.processors
 
 
 def _build(name: str | Choice, requests: Sequence[Request], device: torch.device) -> LogitsProcessor:
@@ -205,14 +205,14 @@ def _build(name: str | Choice, requests: Sequence[Request], device: torch.device
 
 
 class Processors:
-    """All processors of a batch. A hypothesis that has no token left ends."""
+    """All processors of a batch. A hypothesis without an allowed token ends."""
 
     def __init__(self, requests: Sequence[Request], device: torch.device) -> None:
         self.allowed = AllowedTokens(requests[0])
         self.parts = [_build(name, requests, device) for name in processors_of(requests[0])]
 
     def __call__(self, logits: Tensor, tokens: Tensor, step: Callable[[], Tensor]) -> Tensor:
-        """Logits (B·W, V) of what follows tokens (B, W, t); the step is asked for only where a processor needs it."""
+        """Mask logits (B·W, V) after tokens (B, W, t); `step` is called only if there are processors."""
         if not self.parts:
             return self.allowed(logits)
         end = logits[:, END].clone()
@@ -231,14 +231,14 @@ class Processors:
         self.parts = [one.append(two) for one, two in zip(self.parts, other.parts, strict=True)]
 
 
-# --- required phrases: searched for by a beam (see beam.ConstrainedBeam) ---------------------------------------------
+# --- required phrases (constrained_beam.ConstrainedBeam) ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class RequiredPhrases:
-    """C phrases for each sentence, of no tokens where there are fewer."""
+    """C phrases per sentence, padded with empty ones."""
 
-    phrases: Tensor  # (B, C, L), PAD behind
+    phrases: Tensor  # (B, C, L), padded on the right
     lengths: Tensor  # (B, C)
     edges: Edges
 
@@ -253,20 +253,20 @@ class RequiredPhrases:
             torch.tensor(phrases, device=device), torch.tensor(lengths, device=device), edges.to(device)
         )
 
-    def begun(self, tokens: Tensor) -> Tensor:
-        """tokens (B, W, t), START first → (B, W, C, L): whether the last k tokens are the first k of a phrase.
+    def prefix_matches(self, tokens: Tensor) -> Tensor:
+        """tokens (B, W, t), START first → (B, W, C, L): True if the last k tokens are the first k of a phrase.
 
         The longest such k is the state of the phrase's Knuth–Morris–Pratt automaton.
         """
         longest = self.phrases.shape[2]
         tokens = tokens.masked_fill(tokens == START, self.edges.space)
-        found = [torch.ones(*tokens.shape[:2], self.phrases.shape[1], dtype=torch.bool, device=tokens.device)]
+        matches = [torch.ones(*tokens.shape[:2], self.phrases.shape[1], dtype=torch.bool, device=tokens.device)]
         for count in range(1, longest):
             if count > tokens.shape[2]:
-                found.append(torch.zeros_like(found[0]))
+                matches.append(torch.zeros_like(matches[0]))
             else:
-                found.append((tokens[:, :, None, -count:] == self.phrases[:, None, :, :count]).all(-1))
-        return torch.stack(found, dim=3)
+                matches.append((tokens[:, :, None, -count:] == self.phrases[:, None, :, :count]).all(-1))
+        return torch.stack(matches, dim=3)
 
     def keep(self, rows: Tensor) -> RequiredPhrases:
         return RequiredPhrases(self.phrases[rows], self.lengths[rows], self.edges)

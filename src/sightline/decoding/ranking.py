@@ -9,7 +9,7 @@ The score of an output is its log-probability, normalized by length, plus a cove
 |y| counts the end mark. α = 0 is no normalization in every form.
 
 A search of W hypotheses keeps its W best finished outputs. It may end once no live hypothesis can still become one of
-the n outputs asked for. How a hypothesis will go on is not known, so the stopping rules differ in what they assume:
+the n requested outputs. The continuation of a hypothesis is not known, so stopping rules differ in what they assume:
 
     bound     nothing: each further token has probability 1, and the output gets the most favourable length up to its
               limit. Exact: no longer search with the same beam finds better outputs.
@@ -55,7 +55,7 @@ def highest_score(log_probability: Tensor, limits: Tensor, options: Decoding) ->
     """The highest score that any continuation of a hypothesis can reach when no output is longer than `limits`.
 
     Every further token multiplies by a probability of at most 1, so the log-probability cannot rise; every form of
-    normalization is kindest to the longest output; a coverage penalty is at most 0.
+    normalization favours the longest output; a coverage penalty is at most 0.
     """
     bound: Tensor = normalized(log_probability, limits.float(), options)
     return bound

@@ -71,7 +71,7 @@ class Edges:
     """Word boundaries between the pieces of a vocabulary."""
 
     within: Tensor  # (V,) True if a word can continue after this piece: it ends in a letter or digit
-    goes_on: Tensor  # (V,) True if this piece continues the preceding word
+    continues_word: Tensor  # (V,) True if this piece continues the preceding word
     space: int = START  # the piece of a single space; the start of an output counts as one
 
     @staticmethod
@@ -80,7 +80,7 @@ class Edges:
         return Edges(torch.zeros(size, dtype=torch.bool), torch.zeros(size, dtype=torch.bool))
 
     def to(self, device: torch.device | str) -> Edges:
-        return Edges(self.within.to(device), self.goes_on.to(device), self.space)
+        return Edges(self.within.to(device), self.continues_word.to(device), self.space)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import END, START
 
 
-def begun(model: DecodableModel, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
+def initial_state(model: DecodableModel, sources: Sequence[Sequence[int]], device: torch.device | str) -> Any:
     """The decoder state for sources (without END), before the first target token."""
     rows = [[*source, END] for source in sources]
     return model.begin(model.encode(pad_tokens(rows, device), Padded.of([len(row) for row in rows], device)))
@@ -58,7 +58,9 @@ def token_losses(
     lengths = [max(len(source), len(target)) + 1 for source, target in zip(sources, targets, strict=True)]
     for indices in length_batches(lengths, tokens):
         inputs, labels = ([[START, *targets[n]] for n in indices], [[*targets[n], END] for n in indices])
-        features, _ = model.advance(pad_tokens(inputs, device), begun(model, [sources[n] for n in indices], device))
+        features, _ = model.advance(
+            pad_tokens(inputs, device), initial_state(model, [sources[n] for n in indices], device)
+        )
         losses = _nll(model, features, pad_tokens(labels, device))  # (B, T)
         for index, own in zip(indices, losses, strict=True):
             losses_by_pair[index] = own[: len(targets[index]) + 1]
@@ -92,7 +94,7 @@ def stream_losses(
         group = list(zip(starts[at : at + together], ends[at : at + together], strict=True))
         labels = [stream[start:end].astype(np.int64) for start, end in group]
         inputs = [[START, *part[:-1].tolist()] for part in labels]
-        features, _ = model.advance(pad_tokens(inputs, device), begun(model, [[]] * len(group), device))
+        features, _ = model.advance(pad_tokens(inputs, device), initial_state(model, [[]] * len(group), device))
         nll = _nll(model, features, pad_tokens([part.tolist() for part in labels], device))
         for row, (start, end) in enumerate(group):
             losses[done:end] = nll[row, done - start : end - start]
@@ -173,7 +175,7 @@ def _attention(
     recorded: list[Tapped] = []
     path = model.cross_attention_paths[max(len(model.cross_attention_paths) - 2, 0)]
     with on_taps(model, recorded.append, (path,)):  # type: ignore[arg-type]
-        state = begun(model, sources, device)
+        state = initial_state(model, sources, device)
         model.advance(pad_tokens([[START, *target] for target in targets], device), state)
     weights = [tapped.tensor for tapped in recorded if tapped.name.endswith(".weights")]
     return torch.cat(weights, dim=2).mean(1).float()  # at once, or step by step

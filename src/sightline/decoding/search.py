@@ -20,7 +20,7 @@ _FORCED = -1e4  # least log-probability of a forced token: scores stay finite
 class Search(ABC):
     """B requests that are decoded together, with W hypotheses each.
 
-    Row b began `shift[b]` steps after the first one. Tokens are kept in columns by step, so the newest token of every
+    Row b started `shift[b]` steps after the first one. Tokens are kept in columns by step, so the newest token of every
     row is in the last column.
     """
 
@@ -34,12 +34,12 @@ class Search(ABC):
         self.done = torch.zeros(self.size, dtype=torch.bool, device=self.device)  # (B,) after the last step
         self.live = self.size  # unfinished rows
         self.time = 0  # steps taken
-        self.shift: Tensor | None = None  # (B,) step at which each row began; None: 0
+        self.shift: Tensor | None = None  # (B,) step at which each row started; None: 0
         longest = output_limits(requests, limits)
         self.limits = torch.tensor(longest, device=self.device)  # (B,) maximum tokens of each output, with END
         self.first_end, self.last_end = min(longest), max(longest)  # first and last step at which a limit is reached
-        begun = [request.prefix for request in requests]
-        self.prefixes = pad_tokens(begun, self.device) if any(map(len, begun)) else None  # (B, P)
+        prefixes = [request.prefix for request in requests]
+        self.prefixes = pad_tokens(prefixes, self.device) if any(map(len, prefixes)) else None  # (B, P)
         self.processors = Processors(requests, self.device)
 
     @abstractmethod
@@ -96,14 +96,14 @@ class Search(ABC):
     def _forced(self) -> tuple[Tensor, Tensor] | None:
         """Rows (N,) with a forced next token, and the tokens (N,)."""
         reached = self.at_limit()
-        begun = self._prefix_tokens()
-        if begun is None and reached is None:
+        prefix = self._prefix_tokens()
+        if prefix is None and reached is None:
             return None
         forced = self.limits.new_full((self.size,), PAD)
         if reached is not None:
             forced = forced.masked_fill(reached, END)
-        if begun is not None:
-            forced = torch.where(begun != PAD, begun, forced)
+        if prefix is not None:
+            forced = torch.where(prefix != PAD, prefix, forced)
         rows = (forced != PAD).nonzero()[:, 0]
         return (rows, forced[rows]) if len(rows) else None
 
@@ -133,7 +133,7 @@ class Search(ABC):
             self.drop_steps(unused)
 
     def drop_steps(self, count: int) -> None:
-        """Drop the first steps, before any row had begun. Subclasses drop their columns."""
+        """Drop the first steps, before the first token of any row. Subclasses drop their columns."""
         assert self.shift is not None
         self.shift = None if int(self.shift.max()) == count else self.shift - count
         self.time, self.first_end, self.last_end = self.time - count, self.first_end - count, self.last_end - count
@@ -177,3 +177,24 @@ class Search(ABC):
         return torch.cat(list(parts))
 
     _late: tuple[int, int] = (0, 0)  # of the last `append`
+
+
+def size_for(alive: int, size: int, device: torch.device) -> int:
+    """The number of rows, of `size`, that a batch keeps: those alive, rounded up if more than 16.
+
+    CPU: to multiples of 8, since oneDNN compiles a kernel for each number of rows and caches about a thousand. GPU: to
+    eighths of the batch, since moving rows costs more than computing a step for some finished ones.
+    """
+    grain = 8 if device.type == "cpu" else max(8, -(-size // 8))
+    return alive if alive <= 16 else min(size, -(-alive // grain) * grain)
+
+
+def staying(done: Tensor, count: int) -> Tensor:
+    """Indices (count,) of all unfinished rows, and of finished ones if there is room.
+
+    Most rows keep their place: the last rows fill gaps.
+    """
+    rows = torch.arange(count, device=done.device)
+    movers = (~done[count:]).nonzero()[:, 0] + count
+    rows[done[:count].nonzero()[: len(movers), 0]] = movers
+    return rows

@@ -1,13 +1,11 @@
-"""Unknown words of an output, filled in through the attention (PosUnk: Luong et al. 2015).
+"""Replacement of unknown words in outputs through attention (PosUnk: Luong et al. 2015).
 
-A vocabulary of words ends somewhere, and what is beyond it is written <unk>. Where the model wrote that, the source
-word it looked at most stands for what it meant: its translation in a dictionary, or the word itself as it stands in
-the text, which is right for names and numbers.
+Each <unk> of an output is replaced by the source word with the largest attention weight: by its translation in a
+dictionary, or by the word itself, which is right for names and numbers.
 
-The dictionary is learned from the training text by the trained model: each target word is paired with the source word
-that was looked at most when it was due, and of all partners of a source word the most frequent one is its translation.
-Luong et al. take the alignments of another program for that. A run folder keeps it as dictionary.tsv: source word,
-translation, how often they were paired.
+The dictionary is learned from the training text with the model: each target word is paired with the source word
+of the largest weight, and the most frequent partner of a source word is its translation. (Luong et al. use
+the alignments of another program.) A run folder keeps it as dictionary.tsv: source word, translation, number of pairs.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from sightline.text.tokenizer import UNK, Tokenizer
 from sightline.text.vocabulary import Vocabulary
 
 FILE = "dictionary.tsv"
-_TOGETHER = 2_000  # pairs read at a time
+_CHUNK = 2_000  # pairs read at a time
 
 
 @dataclass(frozen=True)
 class Translation:
-    """What a source word became, and how often."""
+    """The translation of a source word, and the number of times they were paired."""
 
     word: str
     count: int
@@ -42,26 +40,26 @@ class Translation:
 
 @dataclass
 class Pairings:
-    """How often each source word was looked at for each target word."""
+    """Counts of target words aligned to each source word."""
 
     partners: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     targets: Counter[str] = field(default_factory=Counter)
 
     def add(self, sources: Sequence[str], targets: Sequence[str], links: Iterable[int]) -> None:
-        """The words of a pair of sentences, and which source word each target word looked at. Marks are no words."""
+        """Add a sentence pair; `links` has the source index of each target word. Punctuation is not counted."""
         for target, link in zip(targets, links, strict=True):
             if _is_word(target) and _is_word(sources[link]):
                 self.partners[sources[link]][target] += 1
                 self.targets[target] += 1
 
     def best(self, least: int) -> dict[str, Translation]:
-        """The most frequent partner of each source word; of equally frequent ones, the one that is rarer in all."""
-        found = {}
+        """The most frequent partner of each source word; ties go to the rarer target word."""
+        entries = {}
         for source, partners in sorted(self.partners.items()):
             word = min(partners, key=lambda target: (-partners[target], self.targets[target], target))
             if partners[word] >= least:
-                found[source] = Translation(word, partners[word])
-        return found
+                entries[source] = Translation(word, partners[word])
+        return entries
 
 
 def learn_dictionary(
@@ -74,10 +72,10 @@ def learn_dictionary(
     least: int = 1,
     device: torch.device | str = "cpu",
 ) -> dict[str, Translation]:
-    """A translation for each source word of the examples that was paired with it at least `least` times.
+    """A translation of each source word that was paired with it at least `least` times.
 
-    Once is enough where `tokenizer.min_count` makes words unknown: it is those seen but once that are wanted. As in
-    training, of a source the first `cut` tokens are read, and pairs with more than `longest` on a side are left out.
+    The default of 1 includes words that `tokenizer.min_count` makes unknown. As in training, sources are cut to `cut`
+    tokens, and pairs with more than `longest` tokens on a side are left out.
     """
     pairings = Pairings()
     for pairs in _chunks(examples):
@@ -87,30 +85,30 @@ def learn_dictionary(
         links = strongest_links(model, [sources[n] for n in fit], [targets[n] for n in fit], device=device)
         source_words = _normal_words(vocabulary.source, [pairs[n].source for n in fit])
         target_words = _normal_words(vocabulary.target, [pairs[n].target for n in fit])
-        for source, target, found in zip(source_words, target_words, links, strict=True):
-            pairings.add(source, target, found.tolist())
+        for source, target, link in zip(source_words, target_words, links, strict=True):
+            pairings.add(source, target, link.tolist())
     return pairings.best(least)
 
 
 def write_dictionary(run: Path, entries: Mapping[str, Translation]) -> None:
-    """dictionary.tsv of a run folder."""
+    """Write dictionary.tsv of a run folder."""
     write_atomically(run / FILE, "".join(f"{source}\t{e.word}\t{e.count}\n" for source, e in entries.items()))
 
 
 def read_dictionary(run: Path) -> dict[str, str] | None:
-    """What `write_dictionary` wrote: the translation of each source word; None where there is no file."""
+    """Read dictionary.tsv: the translation of each source word; None without the file."""
     path = run / FILE
     if not path.is_file():
         return None
-    found = {}
+    entries = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").split("\n")[:-1], 1):
         parts = line.split("\t")
         if len(parts) != 3:
             raise RunError(
                 f"{path}, line {number} has {len(parts)} columns, not 3; copy it again, or resume the training"
             )
-        found[parts[0]] = parts[1]
-    return found
+        entries[parts[0]] = parts[1]
+    return entries
 
 
 def replace_unknown(
@@ -124,30 +122,31 @@ def replace_unknown(
     longest: int | None = None,
     device: torch.device | str = "cpu",
 ) -> list[str]:
-    """The text of each output (token ids) of a text, no unknown word left in it.
+    """The text of each output (token ids) of a text, with its unknown words replaced.
 
-    An empty dictionary copies every word. Unknown words of a prefix are written as in the prefix. Of a text the first
-    `longest` tokens were read.
+    An empty dictionary copies every word. Unknown words of a prefix are taken from the prefix. Sources were cut to
+    `longest` tokens.
     """
-    open_ones = [number for number, tokens in enumerate(outputs) if UNK in tokens]
-    asked = [texts[number] for number in open_ones]
-    sources, words = [ids[:longest] for ids in vocabulary.source.encode_many(asked)], vocabulary.source.written(asked)
-    links = strongest_links(model, sources, [outputs[number] for number in open_ones], device=device)
-    begun = [prefixes[number] for number in open_ones] if prefixes is not None else []
-    given = vocabulary.target.written(begun) if begun else [[] for _ in asked]
+    incomplete = [number for number, tokens in enumerate(outputs) if UNK in tokens]
+    inputs = [texts[number] for number in incomplete]
+    sources, words = [ids[:longest] for ids in vocabulary.source.encode_many(inputs)], vocabulary.source.written(inputs)
+    links = strongest_links(model, sources, [outputs[number] for number in incomplete], device=device)
+    prefix_words: list[list[str]] = [[] for _ in inputs]
+    if prefixes is not None and incomplete:
+        prefix_words = vocabulary.target.written([prefixes[number] for number in incomplete])
     filled: dict[int, dict[int, str]] = {}
-    for number, own, found, beginning in zip(open_ones, words, links, given, strict=True):
+    for number, source_words, link, prefix in zip(incomplete, words, links, prefix_words, strict=True):
         filled[number] = {}
         for place, token in enumerate(outputs[number]):
             if token == UNK:
-                word = own[found[place]]
+                word = source_words[link[place]]
                 word = dictionary.get(vocabulary.source.normalize(word), word)
-                filled[number][place] = beginning[place] if place < len(beginning) else word
+                filled[number][place] = prefix[place] if place < len(prefix) else word
     return [vocabulary.target.decode_filled(tokens, filled.get(n, {})) for n, tokens in enumerate(outputs)]
 
 
 def _normal_words(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[str]]:
-    """The words of texts as the tokenizer sees them, those too that it does not know."""
+    """The normalized words of texts, including unknown ones."""
     return [[tokenizer.normalize(word) for word in words] for words in tokenizer.written(texts)]
 
 
@@ -157,5 +156,5 @@ def _is_word(text: str) -> bool:
 
 def _chunks(examples: Iterable[Example]) -> Iterator[list[Example]]:
     rest = iter(examples)
-    while chunk := list(islice(rest, _TOGETHER)):
+    while chunk := list(islice(rest, _CHUNK)):
         yield chunk

@@ -253,7 +253,7 @@ def _top_ngrams(paired: dict[Ngram, _PairedCounts], k: int) -> list[NgramContras
 
 
 def _repeats(each: NgramContrast, listed: NgramContrast) -> bool:
-    """Whether an n-gram is part of a listed one with the same counts."""
+    """Return True if an n-gram is part of a listed one with the same counts."""
     short, long = each.ngram, listed.ngram
     same_counts = (each.count, each.baseline_matched, each.system_matched, each.likelihood_ratio) == (
         listed.count,

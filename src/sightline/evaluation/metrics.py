@@ -14,7 +14,7 @@ METRICS: Mapping[MetricName, type[Metric]] = Implementations("metric")
 
 
 def needs_outputs(names: MetricName | Iterable[MetricName]) -> bool:
-    """Whether a metric, or one of several, needs decoded outputs."""
+    """Return True if a metric, or one of several, needs decoded outputs."""
     return any("outputs" in METRICS[name].needs for name in ([names] if isinstance(names, str) else names))
 
 

@@ -65,7 +65,7 @@ class Significance:
     @computed_field  # type: ignore[prop-decorator]
     @property
     def significant(self) -> bool:
-        """Whether chance is an unlikely explanation, at the 5% level."""
+        """True if chance is an unlikely explanation, at the 5% level."""
         return self.p_with_ties < LEVEL
 
     def __str__(self) -> str:

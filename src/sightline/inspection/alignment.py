@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from sightline.decoding.request import length_batches, pad_tokens
-from sightline.decoding.scoring import begun
+from sightline.decoding.scoring import initial_state
 from sightline.inspection.attention import LoadedRun, attentions, find_head, head_names, rounded, short_name
 from sightline.layers.tap import Tapped, on_taps
 from sightline.text.tokenizer import SPACE, START, UNK, Tokenizer
@@ -336,7 +336,7 @@ def source_attention(
                 recorded.setdefault(path, []).append(tapped.tensor)  # (B, H, T or 1, S)
 
         with on_taps(run.model, on_tap, paths):
-            state = begun(run.model, [sources[index] for index in indices], run.device)
+            state = initial_state(run.model, [sources[index] for index in indices], run.device)
             run.model.advance(pad_tokens(decoder_input, run.device), state)
         weights = {path: torch.cat(parts, dim=2).float() for path, parts in recorded.items()}  # (B, H, T, S)
         for heads, result in zip(groups, results, strict=True):

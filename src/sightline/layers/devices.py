@@ -31,15 +31,15 @@ def choose_device(name: str) -> torch.device:
     if device.type not in DEVICES:
         raise ValueError(f"device {name} is not supported; use {_KNOWN}")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device {name} was asked for, and PyTorch sees no CUDA device; use cpu or auto")
+        raise ValueError(f"device {name} was requested, but PyTorch finds no CUDA device; use cpu or auto")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError(f"device {name} was asked for, and PyTorch sees no Apple GPU; use cpu or auto")
+        raise ValueError(f"device {name} was requested, but PyTorch finds no Apple GPU; use cpu or auto")
     if device.type != "cuda" and device.index:
-        raise ValueError(f"device {name} was asked for, and there is only one {device.type}; use {device.type}")
+        raise ValueError(f"device {name} was requested, but there is only one {device.type}; use {device.type}")
     if device.index is not None and device.type == "cuda":
         if device.index >= (count := torch.cuda.device_count()):
             raise ValueError(
-                f"device {name} was asked for, and the last one here is cuda:{count - 1}; take one of those"
+                f"device {name} was requested, but the last one here is cuda:{count - 1}; take one of those"
             )
         torch.cuda.set_device(device)  # Triton launches kernels on the current device, not on that of the tensors
     torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN's attention builds a new plan for each shape

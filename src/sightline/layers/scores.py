@@ -26,7 +26,7 @@ class AttentionScore(nn.Module):
     scale = 1.0  # of dot products
     fused_scale: float | None = None  # scale with which PyTorch's fused kernel computes this score; None: it cannot
     formula = ""
-    takes_key_width = False  # whether keys may have a width of their own
+    takes_key_width = False  # True if keys may have another width than queries
 
     def __init__(self, width: int = 0, key_width: int | None = None) -> None:
         """`width`: number of features of queries; `key_width`: of keys, by default the same."""

@@ -204,7 +204,7 @@ class _Counts:
     count: Integers  # (N)
     prefix: Integers  # (N), the number of all but the last word, among those one shorter
     suffix: Integers  # (N), the number of all but the first
-    initial: NDArray[np.bool_]  # (N), whether it begins with start
+    initial: NDArray[np.bool_]  # (N), True if it begins with start
 
 
 def _count(stream: Integers, order: int, size: int, start: int) -> list[_Counts]:
@@ -289,7 +289,7 @@ def _stream(sequences: Iterable[Ids], size: int, start: int, end: int) -> tuple[
         try:
             _check_ids(sequence, size)
             if (sequence == start).any():
-                raise NgramError(f"id {start} is start, which only stands before a sequence; leave it out")
+                raise NgramError(f"id {start} is start, which only comes before a sequence; leave it out")
         except NgramError as error:
             raise NgramError(f"sequence {number:,}: {error}") from error
     first, last = np.array([start]), np.array([end])
@@ -314,7 +314,7 @@ def _check_ends(size: int, start: int, end: int) -> None:
 
 
 def _check_order(parts: list[NDArray[np.generic]], length: int, limit: int) -> None:
-    """Whether arrays of a file can be an order, so that a damaged one fails here and not when asked."""
+    """Return True if arrays of a file can be an order; damaged files then fail when they are loaded."""
     keys = parts[0]
     whole = keys.dtype == np.int64 and all(part.dtype == np.float64 for part in parts[1:])
     if not whole or any(part.shape != (keys.size,) for part in parts):

@@ -154,7 +154,7 @@ def _reason(name: str, own: ModelWeights, theirs: ModelWeights) -> str:
     mine, its = tuple(own.weights[name].shape), tuple(theirs.weights[name].shape)
     if mine != its:
         return f"{name} is {its} there and {mine} here"
-    return f"{name} stands for other tokens there" if name in _SIDES else f"{name} fits, but not all that is beside it"
+    return f"{name} is for other tokens there" if name in _SIDES else f"{name} fits, but not all that is beside it"
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ _VIRAMA = 9  # combining class
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Return True if matplotlib is installed."""
     return find_spec("matplotlib") is not None
 
 
@@ -91,7 +91,7 @@ def new_picture(
 
 
 def new_figure(**shape: Any) -> Figure:
-    """An empty figure with a canvas of its own."""
+    """An empty figure with its own canvas."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

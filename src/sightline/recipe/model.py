@@ -41,7 +41,7 @@ class BodyConfig(Section):
 
     @property
     def attention_heads(self) -> int:
-        """How many heads each of them has."""
+        """The number of heads in each group."""
         return 1
 
     @property
@@ -76,7 +76,7 @@ class BodyConfig(Section):
 
     @property
     def takes_memory_width(self) -> bool:
-        """Whether a decoder can attend to encoder states of another width than its own."""
+        """True if a decoder can attend to encoder states of another width than its own."""
         return False
 
     def check_memory(self, encoder: BodyConfig, encoder_width: int, width: int) -> None:

@@ -92,7 +92,7 @@ def _nearest(query: str, known: list[str]) -> list[str]:
 
 
 def _spellings(query: str, known: set[str]) -> Iterator[str]:
-    """The paths that a query matches: N stands for a number, NAME for the name of a test set."""
+    """The paths that a query matches: N is any number, NAME the name of a test set."""
     if not query:
         yield ""
         return
@@ -170,7 +170,7 @@ def _union(annotation: Any, path: str, written: dict[type[Section], str] | None,
 
 
 def _place(path: str, annotation: Any) -> tuple[str, Any]:
-    """Where the sections of a key stand: `data.train.N` of a list, `data.tests.NAME` of a mapping."""
+    """The paths of the sections of a key: `data.train.N` of a list, `data.tests.NAME` of a mapping."""
     for leaf in alternatives(annotation):
         origin, arguments = get_origin(leaf), get_args(leaf)
         if origin is tuple and arguments and sections(arguments[0]):

@@ -36,7 +36,7 @@ from sightline.training.schedules import limit_reached
 
 
 def is_finished(run: Path, recipe: Recipe) -> bool:
-    """Whether the training of a run reached its end.
+    """Return True if the training of a run reached its end.
 
     A training ends by validating, saving a checkpoint and writing the model, in this order. So the newest checkpoint
     must be validated and have reached a limit of the recipe (raising a limit continues the run), and the model must not
@@ -141,7 +141,7 @@ def plan_sweep(
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is the folder of a sweep."""
+    """Return True if a folder is the folder of a sweep."""
     return (folder / RECORD).is_file()
 
 
@@ -274,7 +274,7 @@ def _known(resolved: Mapping[Combination, Recipe], recorded: Sequence[SweepRun])
 
 
 def _continues(run: SweepRun, combination: Combination, recipe: Recipe) -> bool:
-    """Whether a run can be continued as this combination under its name: a run `steps=100` cannot be extended."""
+    """Return True if a run can be continued as this combination; `steps=100` cannot be extended under its name."""
     if differences(run.recipe, recipe):
         return False
     changed = {str(override) for override in combination.overrides} ^ set(run.overrides)

@@ -128,7 +128,7 @@ def thread_share(at_once: int, environment: Mapping[str, str]) -> dict[str, str]
 
 
 def _over(job: Job, asked: bool) -> bool:
-    """Whether a job has ended; updates its state."""
+    """Return True if a job has ended; updates its state."""
     job.seconds = time.monotonic() - job.started
     code = None if job.process is None else job.process.poll()
     if job.process is not None and code is None:

@@ -64,7 +64,7 @@ class DenoisingTask(Seq2SeqTask):
         if self._names_gaps:
             raise ValueError(
                 "--target: this model writes what stood in each gap (data.noise.kind: span-corruption), and of a text "
-                "nobody knows which words those are; leave it out"
+                "the phrases for each gap are not known; leave it out"
             )
         return super().score_outputs(texts, targets, first=first)
 
@@ -76,10 +76,12 @@ class DenoisingTask(Seq2SeqTask):
         target = self.vocabulary.target
         kept = target.decode_many(split_at_masks(request.source or (), self.marks)) if request.options.forbid else []
         for phrase in filter(None, map(target.normalize, request.options.forbid)):
-            if not any(occurrences(phrase, p.text) and not self._cutter.said(phrase, p.tokens, 0) for p in predictions):
+            if not any(
+                occurrences(phrase, p.text) and not self._cutter.token_spans(phrase, p.tokens, 0) for p in predictions
+            ):
                 continue
-            stands = any(occurrences(phrase, text) for text in kept)
-            why = "it stands in the input" if stands else "a gap makes it together with the input beside it"
+            in_input = any(occurrences(phrase, text) for text in kept)
+            why = "it is in the input" if in_input else "a gap makes it together with the input beside it"
             what = (
                 f"line {request.number + 1}: the output contains {phrase!r} all the same: {why}, which is not changed"
             )

@@ -53,7 +53,7 @@ def load_task(run: Path, device: str, precision: str) -> Task:
     """Load a run folder; missing files are named in errors."""
     config = read_config(run)
     if (baseline := config.get("baseline")) is not None:
-        raise RunError(f"{run} holds outputs ({baseline}) and no model; it can only stand in sightline compare")
+        raise RunError(f"{run} holds outputs ({baseline}) and no model; use it in sightline compare only")
     require_file(run, "recipe.yaml", "it is part of every run folder; copy the whole folder")
     recipe = load_run_recipe(run)
     vocabulary = with_preprocessing(recipe, Vocabulary.load(run, recipe.task_spec.labels))

@@ -75,7 +75,7 @@ class _Stop:
         self.may_abbreviate = self.plain and (word in _BEFORE_SMALL or _NO_VOWELS.fullmatch(self.word) is not None)
 
     def continues(self, text: str, begun: int, *, cased: bool) -> bool:
-        """Whether the mark belongs to the word before it, in a sentence that began at `begun`."""
+        """Return True if the mark belongs to the word before it, in a sentence that began at `begun`."""
         if not self.word:
             return False
         small = cased and self.next.islower()
@@ -85,7 +85,7 @@ class _Stop:
 
 
 def _begins_with_capitals(text: str, stops: list[_Stop]) -> bool:
-    """Whether the text, and what follows its plain full stops and line ends, begins with capitals more often than not.
+    """Return True if most sentence starts (text start, after plain full stops and line ends) are capitals.
 
     Full stops that may belong to a word do not count, nor do TITLES.
     """
@@ -114,5 +114,5 @@ _UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 
 
 def unspaced(character: str) -> bool:
-    """Whether a character belongs to a script without spaces between words."""
+    """Return True if a character belongs to a script without spaces between words."""
     return _UNSPACED_CHARACTER.match(character) is not None

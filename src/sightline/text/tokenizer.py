@@ -94,7 +94,7 @@ class Tokenizer:
 
     @cached_property
     def spells(self) -> bool:
-        """Whether it first separates the letters of a text (`spell_out`)."""
+        """True if it first separates the letters of a text (`spell_out`)."""
         return spells(self.content)
 
     def with_spelling(self, spell: bool) -> Tokenizer:
@@ -169,7 +169,7 @@ class Tokenizer:
     def words(self, text: str) -> list[str]:
         """The pre-tokenized text, which the model segments further: words with the space before them, and punctuation.
 
-        A word tokenizer has one id for each of them, known or not.
+        A word tokenizer has one id for each word, known or not.
         """
         pre_tokenizer = self._inner.pre_tokenizer
         assert pre_tokenizer is not None
@@ -346,7 +346,7 @@ def unspelled_offsets(text: str) -> list[int]:
 
 
 def spells(content: str) -> bool:
-    """Whether the first normalizer of a tokenizer.json spells out text."""
+    """Return True if the first normalizer of a tokenizer.json spells out text."""
     return _normalizers(json.loads(content))[:1] == [_STEP]
 
 

@@ -317,7 +317,7 @@ def _trailing_values(line: bytes) -> int:
 
 
 def has_surplus(word: bytes) -> bool:
-    """Whether the text before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
+    """Return True if the text before the D values ends with one more: "route 66" is a word, "route 0.66" is not."""
     return b" " in word and _DECIMAL.fullmatch(word.rpartition(b" ")[2]) is not None
 
 

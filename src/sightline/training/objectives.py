@@ -51,7 +51,7 @@ _SMALLEST = 1e-30  # attention weights are clamped to this before the logarithm
 class Objective:
     """The loss of the task with label smoothing; subclasses wrap it."""
 
-    compiles = True  # whether torch.compile takes it
+    compiles = True  # True if torch.compile takes it
 
     def __init__(self, training: Training, task_loss: TaskLoss = batch_loss) -> None:
         self.task_loss, self.label_smoothing = task_loss, training.label_smoothing

@@ -14,7 +14,7 @@ from sightline.recipe.loading import RecipeError, load_recipe
 def open_recipe(recipe: Recipe | str | Path, overrides: Sequence[str] = ()) -> tuple[Recipe, str]:
     """The recipe, its data folder found, and the run folder it is trained into when none is named.
 
-    A run folder stands for its own recipe and is trained further in place. A recipe that cannot be trained is refused.
+    The recipe of a run folder is its recipe.yaml; training continues in place. Untrainable recipes are refused.
     """
     if isinstance(recipe, Recipe):
         check_trainable(recipe)

@@ -27,7 +27,7 @@ _HANGUP: signal.Signals | None = getattr(signal, "SIGHUP", None)  # Windows has 
 
 
 class Interrupted(Exception):
-    """Training was asked to stop; everything is saved."""
+    """Training was stopped by a signal; everything is saved."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and prints."""
+        """True if this process writes files and prints."""
         return self.rank == 0
 
     def reduce(self, values: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ class World:
         return value
 
     def any(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
+        """Return True if the flag is set in any process."""
         return flag
 
     def barrier(self) -> None:

@@ -102,7 +102,7 @@ def _cost(german: int, english: int) -> float:
 
 
 def _fits(pair: Pair) -> bool:
-    """Whether both sides are sentences of a fitting length, and no remark in parentheses."""
+    """Return True if both sides are sentences of a fitting length, and no remark in parentheses."""
     words = [len(text.split()) for text in pair]
     fitting = min(words) >= 1 and max(words) <= _MOST_WORDS and max(words) <= _MOST_RATIO * min(words) + 3
     translated = all(

@@ -65,7 +65,7 @@ class Clause:
     modal: str = ""  # can, must, should, want
     negation: str = ""  # not, never
     time: Adverbial | None = None
-    fronted: bool = False  # whether `time` is fronted
+    fronted: bool = False  # True if `time` is fronted
     frequency: Adverbial | None = None
     place: Adverbial | None = None
 

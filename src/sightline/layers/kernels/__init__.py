@@ -56,5 +56,5 @@ def product_type(precision: str, device: torch.device) -> torch.dtype:
             f"precision bf16 is for the CPU; on {device.type} products are rounded (TF32) already: leave it out"
         )
     if not cpu_multiplies_bfloat16():
-        raise ValueError("precision bf16 was asked for, and this CPU has no products of bfloat16; leave it out")
+        raise ValueError("precision bf16 was requested, but this CPU has no bfloat16 matrix products; leave it out")
     return torch.bfloat16
