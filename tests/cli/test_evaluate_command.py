@@ -91,7 +91,7 @@ def test_a_metric_that_is_named_twice_is_told_once(files: list[str]) -> None:
     "option", [["--beam", "3"], ["--lowercase"], ["--min-length", "2"], ["--lowercase", "--outputs", "x"]]
 )
 def test_what_is_about_outputs_is_refused_where_none_are_needed(option: list[str], files: list[str]) -> None:
-    with pytest.raises(ValueError, match=rf"{option[0]} is about outputs, and perplexity looks at none; leave it out"):
+    with pytest.raises(ValueError, match=rf"{option[0]} is about outputs, and perplexity uses none; leave it out"):
         evaluate(Path("transformer"), *files, "--metrics", "perplexity", *option)
 
 
@@ -219,7 +219,7 @@ def test_of_many_labels_only_the_most_frequent_confusions_are_printed(capsys: py
     assert [line.split()[1:4] for line in lines[1:4]] == [["L3", "→", "L7"], ["L1", "→", "L2"], ["L7", "→", "L3"]]
     assert lines[1].split()[0] == "20" and lines[1].endswith("(28.2% of L3)")
     _print_confusion(Confusion(labels, np.diag(np.full(13, 5))), "words")
-    assert "no label of 13 is taken for another" in capsys.readouterr().out
+    assert "no confusions among 13 labels" in capsys.readouterr().out
 
 
 def test_an_evaluation_names_the_search_by_which_validations_chose_the_checkpoint() -> None:
@@ -246,9 +246,9 @@ def test_an_evaluation_names_the_search_by_which_validations_chose_the_checkpoin
         ("tag-gru", ["--source", "x"], "--source and --reference go together"),
         ("classify-mean", ["--beam", "3"], "--beam applies to models that generate text"),
         ("tag-gru", ["--length-penalty", "0.5"], "--length-penalty applies to models that generate text"),
-        ("lm-gru", ["--beam", "3"], "--beam says how outputs are found, and a model of text is measured by the text"),
-        ("lm-gru", ["--no-repeat", "2"], "--no-repeat says how outputs are found"),
-        ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere says how outputs are found"),
+        ("lm-gru", ["--beam", "3"], "--beam sets the search for outputs, and a model of text is scored on the text"),
+        ("lm-gru", ["--no-repeat", "2"], "--no-repeat sets the search for outputs"),
+        ("lm-gru", ["--forbid-everywhere", "x"], "--forbid-everywhere sets the search for outputs"),
         ("lm-gru", ["--lowercase"], "--lowercase: a model of text is measured by the text itself"),
         ("tag-gru", ["--ensemble-mean", "logs"], "--ensemble-mean logs needs several models"),
         ("tag-gru", ["--json", "nowhere/scores.json"], "nowhere/scores.json cannot be written: there is no folder"),

@@ -63,7 +63,7 @@ def test_a_metric_of_another_task_is_refused_before_anything_is_predicted(
 )
 def test_outputs_that_are_told_are_not_searched_for(translator: str, arguments: list[str]) -> None:
     said = refusal("predict", translator, "--target", "t.txt", *arguments)
-    assert said == f"{arguments[0]} says how outputs are found, and --target gives them; leave one of them out"
+    assert said == f"{arguments[0]} sets the search for outputs, and --target gives them; leave one of them out"
 
 
 @pytest.mark.parametrize("option", ["--prefixes", "--target", "--require", "--forbid"])

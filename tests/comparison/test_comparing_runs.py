@@ -123,7 +123,7 @@ def test_nothing_is_decoded_if_no_metric_needs_outputs(
     (tmp_path / "c.json").write_text(result.to_json())
     assert read_comparison(tmp_path / "c.json") == result
     for option in ({"beam": 3}, {"lowercase": True}):
-        with pytest.raises(ValueError, match=r"is about outputs, and perplexity looks at none; leave it out"):
+        with pytest.raises(ValueError, match=r"is about outputs, and perplexity uses none; leave it out"):
             sightline.compare(runs, device="cpu", metrics=["perplexity"], **option)
 
 

@@ -191,5 +191,5 @@ def test_options_about_outputs_are_refused_where_no_metric_looks_at_outputs() ->
     assert needs_outputs(["perplexity", "bleu"]) and not needs_outputs(["perplexity", "bits-per-character"])
     check_output_options(["perplexity", "bleu"], {"--beam": 4})
     check_output_options(["perplexity"], {"--beam": None})
-    with pytest.raises(ValueError, match="--lowercase is about outputs, and perplexity looks at none"):
+    with pytest.raises(ValueError, match="--lowercase is about outputs, and perplexity uses none"):
         check_output_options(["perplexity"], {"--beam": None, "--lowercase": False})

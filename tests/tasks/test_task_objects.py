@@ -117,7 +117,7 @@ def test_outputs_are_weighed_by_their_log_probability_and_cut_to_the_n_best() ->
 
 @pytest.mark.parametrize(("options", "what"), [({"forbid": ["a"]}, "forbid"), ({"mbr": MBR, "beam": 4}, "mbr")])
 def test_what_looks_at_whole_outputs_cannot_stream(options: dict[str, Any], what: str) -> None:
-    with pytest.raises(ValueError, match=rf"decoding\.{what} looks at whole outputs"):
+    with pytest.raises(ValueError, match=rf"decoding\.{what} compares whole outputs"):
         task(recipe(None, None), LanguageModelTask).stream("a", Decoding.model_validate(options), print)
 
 

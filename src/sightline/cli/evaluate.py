@@ -112,7 +112,7 @@ def evaluate(
     recipe, options = loaded.recipe, loaded.recipe.decoding
     search = check_search(recipe, written)
     if recipe.of_text:
-        refuse(search, "says how outputs are found, and a model of text is measured by the text itself; leave it out")
+        refuse(search, "sets the search for outputs, and a model of text is scored on the text itself; leave it out")
     files.check(tests, recipe.task_spec)
     _check_metrics(loaded, written, search, files.outputs)
     test_sets = tests.load(loaded)
@@ -145,7 +145,7 @@ def _flags(metrics: str | None, beam: int | None) -> list[str]:
 
 
 def _check_metrics(run: Run, written: Mapping[str, str], search: Mapping[str, bool], outputs: Path | None) -> None:
-    """Refuse metrics of other tasks, and settings that no metric looks at."""
+    """Refuse metrics of other tasks, and settings that no metric uses."""
     from sightline.evaluation.metrics import check_output_options
     from sightline.text.bleu_tokenizers import check_tokenizer
 
@@ -255,8 +255,8 @@ def _print_report(report: Report, run: Run, options: Decoding) -> None:
     if report.unlearned and report.confusion is not None:
         every, verb = plural(int(report.confusion.counts.sum()), "label"), "is" if report.unlearned == 1 else "are"
         print(f"  {report.unlearned:,} of {every} {verb} none the model knows, so never right")
-    for found in report.scores:
-        print(f"  {found}  {found.signature}")
+    for score in report.scores:
+        print(f"  {score}  {score.signature}")
     if report.confusion is not None:
         print()
         _print_confusion(report.confusion, "words" if run.recipe.task_spec.labels == "words" else "texts")
@@ -294,14 +294,14 @@ def _print_confusion(confusion: Confusion, items: str) -> None:
     from sightline.plots.confusion import TerminalConfusion, confusion_text
 
     if len(confusion.labels) > _LARGEST_MATRIX:
-        found = confusion.mistakes(_MISTAKES)
-        if not found:
-            print(f"no label of {len(confusion.labels)} is taken for another")
+        mistakes = confusion.mistakes(_MISTAKES)
+        if not mistakes:
+            print(f"no confusions among {len(confusion.labels)} labels")
             return
-        print(f"what is taken for what most often, of {len(confusion.labels)} labels ({items}):")
+        print(f"most frequent confusions of {len(confusion.labels)} labels ({items}):")
         support = dict(zip(confusion.labels, confusion.support.tolist(), strict=True))
-        for right, given, count in found:
-            print(f"  {count:>7,}  {right} → {given}  ({100 * count / support[right]:.1f}% of {right})")
+        for right, predicted, count in mistakes:
+            print(f"  {count:>7,}  {right} → {predicted}  ({100 * count / support[right]:.1f}% of {right})")
     elif sys.stdout.isatty():
         from sightline.terminal import console
 

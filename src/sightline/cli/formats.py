@@ -37,36 +37,36 @@ def csv_texts(recipe: Recipe, file: Path | None, column: str | None) -> Iterator
         raise ValueError("--format csv needs a file, whose columns have names; give one instead of standard input")
     learned = next((source for source in recipe.data.train if isinstance(source, CsvSource)), None)
     delimiter = "," if learned is None else learned.delimiter
-    wanted: str | int
+    selected: str | int
     if column is not None:
-        wanted = int(column) if column.isdecimal() and column not in csv_columns(path, delimiter) else column
+        selected = int(column) if column.isdecimal() and column not in csv_columns(path, delimiter) else column
     elif learned is not None:
-        wanted = learned.target if recipe.data.swap else learned.source
+        selected = learned.target if recipe.data.swap else learned.source
     elif len(columns := csv_columns(path, delimiter)) == 1:
-        wanted = 1
+        selected = 1
     else:
         raise ValueError(
             f"{path} has the columns {', '.join(columns)}; say with --column which one holds the texts, or read its "
             f"lines as they are with --format text"
         )
     header = True if learned is None else learned.header
-    cells = read_csv(path, [wanted], delimiter=delimiter, header=header)
+    cells = read_csv(path, [selected], delimiter=delimiter, header=header)
     return (" ".join(text.split("\n")) for _, text in cells)
 
 
-def form_for(file: Path | None, asked: str | None, run: Run | None = None) -> TaggedFormat | None:
+def form_for(file: Path | None, name: str | None, run: Run | None = None) -> TaggedFormat | None:
     """The format of the input: as given, by the file name, or (with a run) by its content; None is plain text."""
     from sightline.data.conll import format_of
 
-    if asked is None:
+    if name is None:
         if (path := named(file)) is None:
             return None
         form = format_of(path)
         return form if form is not None or run is None else _detected(run, path)
     forms: dict[str, TaggedFormat | None] = {"conllu": "conllu", "columns": "columns", "text": None}
-    if asked not in forms:
-        raise ValueError(f"--format {asked} is unknown; use {', '.join(forms)}")
-    return forms[asked]
+    if name not in forms:
+        raise ValueError(f"--format {name} is unknown; use {', '.join(forms)}")
+    return forms[name]
 
 
 def _detected(run: Run, path: Path) -> TaggedFormat | None:
@@ -78,8 +78,8 @@ def _detected(run: Run, path: Path) -> TaggedFormat | None:
     word, label = _learned_columns(run.recipe)
     form = detect_format(islice(lines_of(path), DETECTION_LINES), word, label, set(run.task.labels))
     if form is not None or path.suffix.lower() != ".txt":
-        said = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
-        print(f"sightline: {path} is read as {said}, by its content; --format says otherwise", file=sys.stderr)
+        kind_name = {"conllu": "CoNLL-U", "columns": "columns", None: "plain text, a sentence a line"}[form]
+        print(f"sightline: {path} is read as {kind_name}, by its content; --format says otherwise", file=sys.stderr)
     return form
 
 
@@ -105,21 +105,21 @@ def texts_of(recipe: Recipe, file: Path | None) -> Iterator[str]:
     )
 
 
-def column_for(recipe: Recipe, form: TaggedFormat, asked: str | None) -> tuple[int, str | int]:
+def column_for(recipe: Recipe, form: TaggedFormat, name: str | None) -> tuple[int, str | int]:
     """The columns of words and labels: the given one, or those of training."""
     from sightline.data.conll import CONLLU_COLUMNS
     from sightline.recipe.sources import ColumnsSource, ConlluSource
 
     learned = recipe.data.train[0]
     word = learned.word if isinstance(learned, ColumnsSource) else 1
-    if asked is not None:
+    if name is not None:
         if form == "conllu":
-            if asked not in CONLLU_COLUMNS:
-                raise ValueError(f"--column {asked}: CoNLL-U has {', '.join(CONLLU_COLUMNS)}; name one of them")
-            return word, asked
-        if not asked.isdecimal() or int(asked) < 1:
-            raise ValueError(f"--column {asked}: give a number, counted from 1, for a column file")
-        return word, int(asked)
+            if name not in CONLLU_COLUMNS:
+                raise ValueError(f"--column {name}: CoNLL-U has {', '.join(CONLLU_COLUMNS)}; name one of them")
+            return word, name
+        if not name.isdecimal() or int(name) < 1:
+            raise ValueError(f"--column {name}: give a number, counted from 1, for a column file")
+        return word, int(name)
     if form == "conllu" and isinstance(learned, ConlluSource):
         return word, learned.column
     if form == "columns" and isinstance(learned, ColumnsSource):
@@ -148,8 +148,8 @@ def tag_file(run: Run, file: Path | None, form: TaggedFormat, column: str | None
         texts = [join_words(block.words) for block in window]
         limit.check(texts, name, done)
         short.add_inputs(texts)
-        found = run.predict_nbest(texts, first=done)
-        for block, guesses in zip(window, found, strict=True):
+        answers = run.predict_nbest(texts, first=done)
+        for block, guesses in zip(window, answers, strict=True):
             out.write("".join(_tagged(block, split_words(guesses[0].text), label)).encode("utf-8"))
         out.flush()
         done += len(window)
@@ -199,23 +199,23 @@ class Pieces:
         if not self.several and self.taken > 1:
             return
         path = self.place / f"piece-{self.taken:04d}.mid" if self.several else self.place
-        found = parse_events(text)
-        if not found.chorale.steps:
+        parsed = parse_events(text)
+        if not parsed.chorale.steps:
             what = f"{path}: the text has no whole step of four voices, so there is nothing to write"
             if not self.several:
                 raise ValueError(f"{what}; raise decoding.max_length, or sample with another --seed")
             print(f"sightline: {what}; not written", file=sys.stderr)
             return
-        write_midi(found.chorale, path)
-        print(f"wrote {path}: {plural(len(found.chorale.steps), 'step')}{_lost(found)}", file=sys.stderr)
+        write_midi(parsed.chorale, path)
+        print(f"wrote {path}: {plural(len(parsed.chorale.steps), 'step')}{_lost(parsed)}", file=sys.stderr)
 
 
-def _lost(found: ParsedChorale) -> str:
+def _lost(parsed: ParsedChorale) -> str:
     """A note on dropped words, by reason."""
     reasons = {
-        "neither pitch nor rest": found.unknown,
-        "outside MIDI": found.outside,
-        "of a last step that is not complete": found.unfinished,
+        "neither pitch nor rest": parsed.unknown,
+        "outside MIDI": parsed.outside,
+        "of a last step that is not complete": parsed.unfinished,
     }
     counts = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
-    return f"; {plural(found.dropped, 'word')} dropped ({counts})" if counts else ""
+    return f"; {plural(parsed.dropped, 'word')} dropped ({counts})" if counts else ""

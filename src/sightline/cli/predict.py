@@ -117,7 +117,7 @@ def predict(
     check_task(loaded, for_tasks, nbest=nbest, alignments=output.alignments)
     if lines.target is not None:
         how = {**search, "--nbest": None if nbest == 1 else nbest, **lines.constraints()}
-        refuse(how, "says how outputs are found, and --target gives them; leave one of them out")
+        refuse(how, "sets the search for outputs, and --target gives them; leave one of them out")
     if continuation.next is not None:
         others = {**search, "--nbest": flags.nbest, **lines.constraints(), "--midi": output.midi}
         refuse(others, "is for outputs that are searched for, and --next lists words; leave one of them out")
@@ -125,19 +125,19 @@ def predict(
     pieces = _midi(output.midi, loaded.recipe)
     if pieces is not None and prompt is None and file is None:
         prompt = ""  # a piece from nothing
-    asked = Predictor(loaded, loaded.recipe.decoding, nbest if lines.target is None else 1, output.as_json)
+    predictor = Predictor(loaded, loaded.recipe.decoding, nbest if lines.target is None else 1, output.as_json)
     with _writing(output.out):
         if continuation.next is not None:
             texts = csv_texts(loaded.recipe, file, table.column) if of_csv else lines_of(file, None)
-            _list_next_words(asked, continuation.next, prompt, texts)
+            _list_next_words(predictor, continuation.next, prompt, texts)
         elif prompt is not None:
-            _continue(asked, prompt, pieces)
-        elif of_csv or not _tagged(asked, file, table, hidden.max_input_length):
+            _continue(predictor, prompt, pieces)
+        elif of_csv or not _tagged(predictor, file, table, hidden.max_input_length):
             limit = InputLength.of(loaded, hidden.max_input_length)
             attention = alignment_file(loaded, output.alignments, *hidden.alignments())
             texts = csv_texts(loaded.recipe, file, table.column) if of_csv else lines_of(file, limit.bytes)
             beside = Beside.of(lines.prefixes, lines.target, phrases)
-            _each_line(asked, file, texts, beside, attention, pieces, limit)
+            _each_line(predictor, file, texts, beside, attention, pieces, limit)
             if limit.refused:
                 raise typer.Exit(code=1)
 
@@ -199,13 +199,13 @@ def _record(guess: Prediction) -> dict[str, Any]:
     return {"text": guess.text, "score": guess.score, "truncated": guess.truncated, "unknown": guess.unknown}
 
 
-def _tagged(asked: Predictor, file: Path | None, table: InputFormat, longest: int | None) -> bool:
+def _tagged(predictor: Predictor, file: Path | None, table: InputFormat, longest: int | None) -> bool:
     """Tag a file with columns; False for plain text and for other tasks."""
     from sightline.cli.formats import form_for, tag_file
 
-    if asked.run.recipe.task_spec.labels != "words":
+    if predictor.run.recipe.task_spec.labels != "words":
         return False
-    form = form_for(file, table.form, asked.run)
+    form = form_for(file, table.form, predictor.run)
     if form is None:
         if table.column is not None:
             raise ValueError(
@@ -213,30 +213,30 @@ def _tagged(asked: Predictor, file: Path | None, table: InputFormat, longest: in
                 f"what the file is with --format"
             )
         return False
-    options = {"--nbest": asked.nbest, "--json": asked.as_json}
+    options = {"--nbest": predictor.nbest, "--json": predictor.as_json}
     refuse(options, "has no place in a tagged file, with a label for each word; leave it out")
-    tag_file(asked.run, file, form, table.column, longest)
+    tag_file(predictor.run, file, form, table.column, longest)
     return True
 
 
 # --- a prompt ----------------------------------------------------------------------------------------------------
 
 
-def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
+def _continue(predictor: Predictor, prompt: str, pieces: Pieces | None) -> None:
     """Print the prompt and its continuation: token by token, or at the end where a search decides."""
     from sightline.tasks.base import TooLong
 
-    run, options, nbest = asked.run, asked.options, asked.nbest
+    run, options, nbest = predictor.run, predictor.options, predictor.nbest
     short = Shortfalls(run.task, options)
     short.add_inputs([prompt])
     try:
-        longest, begun = run.task.longest_source(), len(run.encode_sources([prompt])[0])
+        longest, prompt_length = run.task.longest_source(), len(run.encode_sources([prompt])[0])
     except TooLong as error:
         raise error.named("the text of --prompt") from None
-    if longest is not None and begun + options.new_tokens > longest:
-        room = f"{longest - begun:,} new ones at most, not {options.new_tokens:,}"
+    if longest is not None and prompt_length + options.new_tokens > longest:
+        room = f"{longest - prompt_length:,} new ones at most, not {options.new_tokens:,}"
         print(f"sightline: this model has learned positions for {plural(longest, 'token')}, so {room}", file=sys.stderr)
-    whole = options.mbr is not None or bool(options.forbid) or asked.as_json
+    whole = options.mbr is not None or bool(options.forbid) or predictor.as_json
     if nbest is None and not whole and (options.sample is not None or options.beam == 1):
 
         def write(text: str) -> None:
@@ -247,7 +247,7 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
         print(flush=True)
     else:
         guesses = run.continuations(prompt, options)
-        print(guesses[0].text if nbest is None and not asked.as_json else asked.shown(guesses), flush=True)
+        print(guesses[0].text if nbest is None and not predictor.as_json else predictor.shown(guesses), flush=True)
     if pieces is not None:
         for guess in guesses:
             pieces.take(guess.text)
@@ -255,13 +255,13 @@ def _continue(asked: Predictor, prompt: str, pieces: Pieces | None) -> None:
     print_notes(short.notes())
 
 
-def _list_next_words(asked: Predictor, count: int, prompt: str | None, texts: Iterator[str]) -> None:
+def _list_next_words(predictor: Predictor, count: int, prompt: str | None, texts: Iterator[str]) -> None:
     """Print the most probable next words: of a prompt one on each line, of lines of text all on one line."""
-    short = Shortfalls(asked.run.task, asked.options)
+    short = Shortfalls(predictor.run.task, predictor.options)
     for text in texts if prompt is None else (prompt,):
         short.add_inputs([text])
-        words = asked.run.next_words(text, count) if text or prompt is not None else []
-        if asked.as_json:
+        words = predictor.run.next_words(text, count) if text or prompt is not None else []
+        if predictor.as_json:
             print(json.dumps({"text": text, "next": [word._asdict() for word in words]}, ensure_ascii=False))
         else:
             shown = [f"{word.probability:.4f}\t{escaped(word.word)}" for word in words]
@@ -290,23 +290,24 @@ class Beside:
             UnknownPieces("written as unknown (--prefixes)" if target is None else "judged as unknown (--target)"),
         )
 
-    def requests(self, asked: Predictor, window: list[str], done: int) -> list[Request]:
+    def requests(self, predictor: Predictor, window: list[str], done: int) -> list[Request]:
         """One request for each line; `done` lines went before."""
         from sightline.decoding.request import Request
 
         prefixes = None if self.prefixes is None else self.prefixes.next(len(window), done)
         phrases = None if self.phrases is None else self.phrases.next(len(window), done)
-        kept = asked.options.replace_unknown != "none" or asked.run.recipe.copies_unknown  # prefixes stay as given
+        # replaced and copied words keep unknown prefixes as written
+        kept = predictor.options.replace_unknown != "none" or predictor.run.recipe.copies_unknown
         for prefix in () if kept or prefixes is None else prefixes:
-            self.unknown.add(asked.run.vocabulary.target.unknown(prefix))
+            self.unknown.add(predictor.run.vocabulary.target.unknown(prefix))
         return [
             Request(
                 text,
-                asked.options,
+                predictor.options,
                 prefix_text=None if prefixes is None else prefixes[index],
                 phrases=None if phrases is None else phrases[index],
                 number=done + index,
-                scored=asked.nbest is not None or asked.as_json,
+                scored=predictor.nbest is not None or predictor.as_json,
             )
             for index, text in enumerate(window)
         ]
@@ -328,7 +329,7 @@ class Beside:
 
 
 def _each_line(
-    asked: Predictor,
+    predictor: Predictor,
     file: Path | None,
     texts: Iterator[str],
     beside: Beside,
@@ -337,10 +338,10 @@ def _each_line(
     limit: InputLength,
 ) -> None:
     """Print the outputs of each line, as lines come in."""
-    run, done = asked.run, 0
-    short = Shortfalls(run.task, asked.options)
+    run, done = predictor.run, 0
+    short = Shortfalls(run.task, predictor.options)
     opened = nullcontext() if alignments is None else open_output(alignments.path)
-    with opened as looks, _counting(file) as progress, phrase_warnings():
+    with opened as link_file, _counting(file) as progress, phrase_warnings():
         counted = 0
 
         def count(more: int) -> None:
@@ -352,18 +353,18 @@ def _each_line(
             window = limit.bounded(lines, done)
             short.add_inputs(window)
             if beside.targets is not None:
-                found = beside.scored(run, window, done)
+                answers = beside.scored(run, window, done)
             else:
-                found = run.task.predict(beside.requests(asked, window, done), count)
-            short.add_outputs(found)
-            for text, guesses in zip(window, found, strict=True):
-                print("" if is_long(text) else asked.shown(guesses), flush=False)
+                answers = run.task.predict(beside.requests(predictor, window, done), count)
+            short.add_outputs(answers)
+            for text, guesses in zip(window, answers, strict=True):
+                print("" if is_long(text) else predictor.shown(guesses), flush=False)
                 if pieces is not None:
                     for guess in guesses:
                         pieces.take(guess.text)
-            if alignments is not None and looks is not None:
-                best = [guesses[0] for guesses in found]
-                looks.writelines(f"{line}\n" for line in alignments.lines(run, window, best))
+            if alignments is not None and link_file is not None:
+                best = [guesses[0] for guesses in answers]
+                link_file.writelines(f"{line}\n" for line in alignments.lines(run, window, best))
             done += len(window)
             sys.stdout.flush()
             counted = done

@@ -45,10 +45,10 @@ def next_words(
     pieces spell is their sum, without those far less probable than the last word of the list.
     """
     rules = _WordRules(tokenizer, edges)
-    found: defaultdict[str, float] = defaultdict(float)
+    probabilities: defaultdict[str, float] = defaultdict(float)
     open_words: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]  # a heap: −probability, pieces
     for _ in range(_ROUNDS):
-        least = sorted(found.values(), reverse=True)[count - 1] if len(found) >= count else 0.0
+        least = sorted(probabilities.values(), reverse=True)[count - 1] if len(probabilities) >= count else 0.0
         least *= _RARE
         group: list[tuple[float, tuple[int, ...]]] = []
         while open_words and len(group) < _TOGETHER and -open_words[0][0] > least:
@@ -62,14 +62,14 @@ def next_words(
             if not pieces:
                 following, share = rules.words & ~joining, 1.0 - float(row[joining].sum())
             elif word := rules.text(pieces):
-                found[word] += -negative * float(row[~joining].sum())
+                probabilities[word] += -negative * float(row[~joining].sum())
             for token in np.flatnonzero(following & (row > 0)).tolist():
                 probability = -negative * float(row[token]) / share
                 if not rules.may_be_continued[token]:
-                    found[rules.text((*pieces, token))] += probability
+                    probabilities[rules.text((*pieces, token))] += probability
                 elif probability > least and (model.longest is None or len(prompt) + len(pieces) + 2 <= model.longest):
                     heapq.heappush(open_words, (-probability, (*pieces, token)))
-    best = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:count]
+    best = sorted(probabilities.items(), key=lambda item: (-item[1], item[0]))[:count]
     return [NextWord(word, probability) for word, probability in best]
 
 

@@ -140,8 +140,8 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     best = head.amax(-1).topk(k, dim=-1, sorted=False).indices  # (R, k)
     if whole == size:  # whole blocks are rows of a view, which are fetched faster than elements
         lines = (best + torch.arange(rows, device=scores.device)[:, None] * blocks).flatten()
-        found = scores.reshape(rows * blocks, _BLOCK).index_select(0, lines).view(rows, -1)  # (R, k · 64)
-        values, among = found.topk(k, dim=-1)
+        candidates = scores.reshape(rows * blocks, _BLOCK).index_select(0, lines).view(rows, -1)  # (R, k · 64)
+        values, among = candidates.topk(k, dim=-1)
         return values, best.gather(1, among // _BLOCK) * _BLOCK + among % _BLOCK
     places = (best[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=scores.device)).flatten(1)  # (R, k · 64)
     tail = torch.arange(whole, size, device=scores.device).expand(rows, -1)

@@ -23,7 +23,7 @@ def check_output_options(names: Sequence[MetricName], options: Mapping[str, Any]
     for option, value in options.items():
         if value is not None and not needs_outputs(names):
             raise ValueError(
-                f"{option} is about outputs, and {', '.join(names)} looks at none; leave it out, or add a metric that "
+                f"{option} is about outputs, and {', '.join(names)} uses none; leave it out, or add a metric that "
                 f"does (--metrics)"
             )
 

@@ -118,7 +118,7 @@ class AttributionInput:
     def of(batch: TrainingBatch) -> AttributionInput:
         """The example of a padded batch of one."""
         if len(batch.labels) != 1:
-            raise ValueError(f"attribution looks at one example at a time, and this batch has {len(batch.labels)}")
+            raise ValueError(f"attribution takes one example at a time, and this batch has {len(batch.labels)}")
         source, decoder_input = (None if part is None else part[0] for part in (batch.source, batch.decoder_input))
         return AttributionInput(source, decoder_input, batch.labels[0])
 

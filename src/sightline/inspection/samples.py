@@ -71,7 +71,7 @@ def example_batch(recipe: Recipe, vocabulary: Vocabulary, source: str, target: s
             raise ValueError("the text is empty, so there is no token to look at; give some")
         return padded_batch(language_model_ids([], [ids]), np.arange(1))
     if recipe.task_spec.fills_gaps:
-        raise ValueError("task: masked-lm has an answer at each gap, and none of a text as a whole to look at here")
+        raise ValueError("task: masked-lm has an answer at each gap and no output for a whole text")
     if recipe.task_spec.labels == "words" and not (source := " ".join(between_spaces(source))):
         raise ValueError("an empty text has no words to look at; give one with words")
     if vocabulary.labels != "none":

@@ -50,7 +50,7 @@ else:
 
 
 class Decoding(Section):
-    """How outputs are found."""
+    """Search for outputs."""
 
     beam: int = Field(5, ge=1, description="beam size; 1: greedy search")
     nbest: int = Field(1, ge=1, description="outputs per line, with their scores")

@@ -29,7 +29,7 @@ class Recipe(Section):
     tokenizer: AnyTokenizer = Field(BpeTokenizer(), description="how text is split into tokens")
     model: ModelConfig = Field(ModelConfig(), description="the architecture")  # defaults: see defaults.py
     training: Training = Field(default_factory=Training, description="how the model is trained")
-    decoding: Decoding = Field(Decoding(), description="how outputs are found")
+    decoding: Decoding = Field(Decoding(), description="search for outputs")
     evaluation: Evaluation = Field(Evaluation(), description="how outputs are scored")
 
     @model_validator(mode="wrap")

@@ -73,18 +73,18 @@ class Pool:
         waiting = [job for job in jobs if job.state == "waiting"]
         share = thread_share(min(self.at_once, len(waiting)), os.environ)
         running: list[Job] = []
-        asked = False
+        stopping = False
         try:
             while running or (waiting and not stop.is_set()):
-                if stop.is_set() and not asked:
-                    asked = True
+                if stop.is_set() and not stopping:
+                    stopping = True
                     self.board.note(f"stopping: waiting for {len(running)} to save (Ctrl-C again to stop at once)")
                     _send(running, signal.SIGINT)
                 while waiting and len(running) < self.at_once and not stop.is_set():
                     running.append(waiting.pop(0))
                     self._start(running[-1], share)
                 time.sleep(_PAUSE)
-                for job in [job for job in running if _over(job, asked)]:
+                for job in [job for job in running if _over(job, stopping)]:
                     running.remove(job)
                     self.board.changed(job)
                 self.board.tick()
@@ -127,7 +127,7 @@ def thread_share(at_once: int, environment: Mapping[str, str]) -> dict[str, str]
     return {name: share for name in ("OMP_NUM_THREADS", "RAYON_NUM_THREADS") if name not in environment}
 
 
-def _over(job: Job, asked: bool) -> bool:
+def _over(job: Job, stopping: bool) -> bool:
     """Return True if a job has ended; updates its state."""
     job.seconds = time.monotonic() - job.started
     code = None if job.process is None else job.process.poll()
@@ -135,7 +135,7 @@ def _over(job: Job, asked: bool) -> bool:
         return False
     if code == 0:
         job.state = "done"
-    elif asked:
+    elif stopping:
         job.state = "interrupted"
     else:
         job.state, job.why = "failed", job.why or _reason(code or 0)

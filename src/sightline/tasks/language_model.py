@@ -149,7 +149,7 @@ class LanguageModelTask(Task):
         """
         if options.mbr is not None or options.forbid:
             what = "mbr" if options.mbr is not None else "forbid"
-            raise ValueError(f"decoding.{what} looks at whole outputs, so nothing can be told before their end")
+            raise ValueError(f"decoding.{what} compares whole outputs, so tokens cannot be streamed")
         options = options.model_copy(update={"nbest": 1})  # the best of several is known only at their end
         pieces = self.vocabulary.target.surfaces(text)
         growing = _Growing(lambda tokens: self.vocabulary.target.decode_with(tokens, pieces), write)

@@ -75,9 +75,9 @@ class MaskedLMTask(Task):
             every = [each._logs(sources, gaps, tokens) for each in self.members if isinstance(each, MaskedLMTask)]
             return [self._mean(parts) for parts in zip(*every, strict=True)]
         results = [np.empty((0, 1), np.float32)] * len(sources)
-        asked = [number for number, places in enumerate(gaps) if places]
-        for group in length_batches([len(sources[number]) + 2 for number in asked], tokens):
-            numbers = [asked[index] for index in group]
+        indices = [number for number, places in enumerate(gaps) if places]
+        for group in length_batches([len(sources[number]) + 2 for number in indices], tokens):
+            numbers = [indices[index] for index in group]
             read = [np.asarray(sources[number], np.int64) for number in numbers]
             masked = [np.where(ids == self._mark, ids, PAD) for ids in read]
             batch = padded_batch(masked_lm_ids(read, masked), np.arange(len(read)))

@@ -49,11 +49,11 @@ def sentences(text: str) -> list[str]:
 def sentence_ends(text: str) -> list[int]:
     """The end offsets of the sentences, except of a last one without an end mark."""
     stops = [_Stop(text, match) for match in _END.finditer(text)]
-    cased, ends, begun = _begins_with_capitals(text, stops), list[int](), 0
+    cased, ends, start = _begins_with_capitals(text, stops), list[int](), 0
     for stop in stops:
-        if stop.end > begun and not stop.continues(text, begun, cased=cased):
-            begun = stop.end
-            ends.append(begun)
+        if stop.end > start and not stop.continues(text, start, cased=cased):
+            start = stop.end
+            ends.append(start)
     return ends
 
 
@@ -74,14 +74,14 @@ class _Stop:
         self.abbreviates = self.plain and (named or _LETTERS.fullmatch(word) is not None)
         self.may_abbreviate = self.plain and (word in _BEFORE_SMALL or _NO_VOWELS.fullmatch(self.word) is not None)
 
-    def continues(self, text: str, begun: int, *, cased: bool) -> bool:
+    def continues(self, text: str, start: int, *, cased: bool) -> bool:
         """Return True if the mark belongs to the word before it, in a sentence that began at `begun`."""
         if not self.word:
             return False
         small = cased and self.next.islower()
         if not self.plain:
             return small
-        return self.abbreviates or (small and self.may_abbreviate) or bool(_NUMBER.fullmatch(text, begun, self.start))
+        return self.abbreviates or (small and self.may_abbreviate) or bool(_NUMBER.fullmatch(text, start, self.start))
 
 
 def _begins_with_capitals(text: str, stops: list[_Stop]) -> bool:
@@ -90,8 +90,8 @@ def _begins_with_capitals(text: str, stops: list[_Stop]) -> bool:
     Full stops that may belong to a word do not count, nor do TITLES.
     """
     certain = [stop for stop in stops if not stop.word or (stop.plain and not stop.abbreviates | stop.may_abbreviate)]
-    begun = [_next(text, 0), *((stop.next, stop.second) for stop in certain)]
-    return sum((first.isupper() and not second.isupper()) - first.islower() for first, second in begun) > 0
+    starts = [_next(text, 0), *((stop.next, stop.second) for stop in certain)]
+    return sum((first.isupper() and not second.isupper()) - first.islower() for first, second in starts) > 0
 
 
 def _next(text: str, place: int) -> tuple[str, str]:
