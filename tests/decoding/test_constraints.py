@@ -83,7 +83,7 @@ def test_a_wide_beam_finds_the_best_outputs_that_keep_to_the_rules(tiny: Seq2Seq
 
 
 @pytest.mark.parametrize("beam", [1, 2, 5])
-def test_a_narrow_beam_says_all_that_it_must(tiny: Seq2Seq, beam: int) -> None:
+def test_a_narrow_beam_contains_all_required_phrases(tiny: Seq2Seq, beam: int) -> None:
     long = Demands(required=((4, 4, 4), (5, 6, 7), (8,), (4, 5), (5, 8, 9), (4, 9)))
     demands = [each for each in [*DEMANDS, long] if not each.forbidden]
     sources = [SOURCES[n % 3] for n in range(len(demands))]
@@ -126,7 +126,7 @@ def test_required_phrases_lift_the_ratio_to_the_source(tiny: Seq2Seq) -> None:
     assert contains(result[0], long.required[0])
 
 
-def test_a_word_goes_not_on_where_a_phrase_has_just_been_said(script: type[Any]) -> None:
+def test_a_word_does_not_continue_after_a_completed_phrase(script: type[Any]) -> None:
     """Piece 6 begins a word, 7 goes on with it: 6 alone must be said, and 6 7 is another word."""
 
     def rule(first: int, prefix: list[int]) -> dict[int, float]:
@@ -162,14 +162,14 @@ def test_behind_a_phrase_that_ends_with_a_mark_a_word_may_come_at_once(script: t
     assert said_with(model, [[5]], [Demands(required=((6,),))], edges_of([7], [7])) == [[[6, 7]]]
 
 
-def test_what_was_said_once_may_be_the_beginning_of_a_word_later(script: type[Any]) -> None:
+def test_a_completed_phrase_may_begin_a_longer_word_later(script: type[Any]) -> None:
     wish = [6, 8, 6, 7, END]
     model = script(lambda first, prefix: {wish[min(len(prefix), 4)]: 0.9, 9: 0.06, END: 0.04})
     ((best_, *_),) = said_with(model, [[5]], [Demands(required=((6,),))], edges_of([6, 7, 8, 9], [7]))
     assert best_ == wish[:-1]
 
 
-def test_what_has_just_been_said_is_known_when_others_leave_the_batch(script: type[Any]) -> None:
+def test_completed_phrases_are_kept_when_rows_leave_the_batch(script: type[Any]) -> None:
     """The first is done when the second has said 6, which 7 would make another word."""
 
     def rule(first: int, prefix: list[int]) -> dict[int, float]:
@@ -201,7 +201,7 @@ def test_a_word_that_begins_two_phrases_is_offered_once_and_counts_once(
     assert counted[0] == [1, 0, 0, 0, 0]  # the four best words, and 4
 
 
-def test_banks_take_turns_and_what_there_is_not_has_none() -> None:
+def test_banks_take_turns_and_missing_candidates_are_skipped() -> None:
     never = float("-inf")
     totals = torch.tensor([[-1.0, -2.0, never, -3.0, -4.0], [-5.0, -1.0, -2.0, -3.0, -4.0]])
     result = constrained_beam.in_turn(totals, torch.tensor([[0, 0, 1, 0, 0], [1, 0, 0, 2, 1]]), 4, 2)
@@ -215,7 +215,7 @@ def test_an_output_begins_as_if_a_space_stood_before_it() -> None:
     assert required.prefix_matches(prefix)[0, :, 0].tolist() == [[True, True], [True, True], [True, False]]
 
 
-def test_a_phrase_that_is_asked_for_twice_is_one() -> None:
+def test_a_phrase_required_twice_counts_once() -> None:
     required = RequiredPhrases.of([Demands(required=((4, 5), (6,), (4, 5)))], NOTHING, "cpu")
     assert required.lengths.tolist() == [[2, 1]]
 
@@ -230,7 +230,7 @@ def test_those_who_stay_in_a_batch_keep_their_own_rules() -> None:
         assert ours.tolist() == theirs.tolist()
 
 
-def test_what_is_forbidden_apart_is_so_by_what_stands_before_all_of_it(script: type[Any]) -> None:
+def test_phrases_forbidden_at_word_starts_depend_on_the_token_before_them(script: type[Any]) -> None:
     model = script(
         lambda first, prefix: [{7: 0.9, 6: 0.1}, {7: 0.4, 8: 0.6}, {8: 1.0}, {END: 1.0}][min(len(prefix), 3)]
     )
@@ -238,7 +238,7 @@ def test_what_is_forbidden_apart_is_so_by_what_stands_before_all_of_it(script: t
     assert said_with(model, [[5]], demands, edges, beam=1) == [[[7, 7, 8]]]  # not 7 8, which begins a word there
 
 
-def test_what_is_forbidden_apart_is_allowed_inside_a_word(script: type[Any]) -> None:
+def test_phrases_forbidden_at_word_starts_are_allowed_inside_a_word(script: type[Any]) -> None:
     within = torch.zeros(12, dtype=torch.bool)
     within[[6, 7]] = True
     model = script(lambda first, prefix: {7: 0.9, 6: 0.1} if len(prefix) < 3 else {END: 1.0})

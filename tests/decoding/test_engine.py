@@ -108,7 +108,7 @@ def test_so_they_have_in_every_kind_of_search(model: Seq2Seq, way: str, every: i
     assert_alike(run(model, requests, every=every), alone(model, requests))
 
 
-def test_options_of_many_kinds_go_beside_one_another(model: Seq2Seq) -> None:
+def test_requests_with_different_options_run_side_by_side(model: Seq2Seq) -> None:
     ways = list(WAYS) * 3
     requests = [request(number, way=way) for number, way in enumerate(ways)]
     expected = alone(model, requests)
@@ -216,7 +216,7 @@ def test_a_request_may_be_added_while_another_reports_a_token(script: type[Any])
     assert [outputs[number][0].tokens for number in (first, *numbers)] == [[5, 5], [6, 6]]
 
 
-def test_a_processor_of_ones_own_changes_what_is_written(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plugin_processor_changes_the_output(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Every other token must be a 7, of the requests that are marked."""
 
     class EveryOther:

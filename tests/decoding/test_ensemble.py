@@ -141,7 +141,7 @@ def test_where_an_ensemble_looked_is_the_mean_of_those_that_look(mixed: list[Seq
 
 
 @pytest.mark.parametrize("changes", WAYS)
-def test_what_an_ensemble_writes_does_not_depend_on_the_batch(mixed: list[Seq2Seq], changes: dict[str, Any]) -> None:
+def test_ensemble_outputs_do_not_depend_on_the_batch(mixed: list[Seq2Seq], changes: dict[str, Any]) -> None:
     sources = SOURCES * 4
     one, all_ = (
         decode(Ensemble(mixed), make_requests(sources), options(**changes, batch_tokens=size)) for size in (1, 9999)

@@ -22,7 +22,7 @@ END = 3
 
 
 @pytest.mark.parametrize(("beam", "alpha"), [(1, 1.0), (2, 1.5), (4, 0.0)])
-def test_what_a_sentence_becomes_does_not_depend_on_its_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
+def test_outputs_do_not_depend_on_the_batch(model: Seq2Seq, beam: int, alpha: float) -> None:
     sources = many_sources(14)
     shape = {"beam": beam, "nbest": beam, "length_penalty": alpha, "max_length": 12}
     one, all_ = (decode(model, make_requests(sources), Decoding(**shape, batch_tokens=size)) for size in (1, 9999))
@@ -79,7 +79,7 @@ def test_tensor_cores_are_for_the_search_alone_and_for_gpus() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.parametrize("beam", [1, 4])
-def test_a_gpu_writes_what_a_cpu_writes(
+def test_a_gpu_gives_the_same_outputs_as_a_cpu(
     cuda: torch.device, model: Seq2Seq, beam: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word for word, with factors that are not rounded."""
@@ -109,7 +109,7 @@ def test_with_rounded_factors_few_words_change_places(cuda: torch.device, model:
 
 
 @pytest.mark.parametrize("tokens", [60, 8_192])
-def test_every_sentence_is_told_of_once_when_it_is_done(model: Seq2Seq, tokens: int) -> None:
+def test_on_done_counts_every_sentence_once(model: Seq2Seq, tokens: int) -> None:
     """Those that were set aside, too; empty ones need no decoding."""
     sources, reported = [*many_sources(40), []], list[int]()
     decode(model, make_requests(sources), Decoding(beam=1, max_length=12, batch_tokens=tokens), on_done=reported.append)
@@ -117,7 +117,7 @@ def test_every_sentence_is_told_of_once_when_it_is_done(model: Seq2Seq, tokens: 
     assert tokens == 8_192 or len(reported) > 3
 
 
-def test_a_gpu_decodes_more_at_once_unless_told_how_much() -> None:
+def test_a_gpu_decodes_more_at_once_unless_batch_tokens_is_set() -> None:
     assert Decoding().tokens_at_once("cuda") > Decoding().tokens_at_once("cpu")
     assert {Decoding(batch_tokens=77).tokens_at_once(device) for device in ("cpu", "cuda")} == {77}
 
@@ -128,7 +128,9 @@ def runs_on(first: int, prefix: list[int]) -> dict[int, float]:
 
 
 @pytest.mark.parametrize("beam", [1, 2])
-def test_the_last_of_each_batch_go_on_together(script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_sentences_of_batches_finish_together(
+    script: type[Any], beam: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Four batches of ten; one sentence of each runs on."""
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)  # several would even the batches out
     sources, model, done = [[5 if number % 10 == 3 else 6] for number in range(40)], script(runs_on), list[int]()
@@ -139,9 +141,7 @@ def test_the_last_of_each_batch_go_on_together(script: type[Any], beam: int, mon
     assert done == [9, 9, 9, 9, 4]
 
 
-def test_when_many_have_been_set_aside_they_go_on_before_the_next_batch(
-    script: type[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_set_aside_rows_continue_before_the_next_batch(script: type[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sightline.decoding.engine._threads", lambda *_: 1)
     sources, model = [[5 if number % 10 == 3 else 6] for number in range(200)], script(runs_on)
     result = decode(model, make_requests(sources), Decoding(beam=1, batch_tokens=20, max_ratio=50.0))
@@ -182,7 +182,7 @@ def test_where_there_are_no_sources_nothing_is_gone_on_with_too(script: type[Any
     assert [beams[0].tokens for beams in result] == [[4, 4], [5, 4]]
 
 
-def test_a_sentence_without_an_output_is_searched_and_told_of_once(script: type[Any]) -> None:
+def test_a_sentence_without_an_output_is_decoded_and_reported_once(script: type[Any]) -> None:
     model, reported = script(lambda first, prefix: {4: 0.5, END: 0.5}), list[int]()
     request = make_requests([[5]], demands=[Demands(required=((7, 8),))], edges=Edges.none(12))
     assert decode(model, request, Decoding(beam=2, max_length=4), on_done=reported.append) == [[]]
@@ -295,14 +295,14 @@ def test_several_batches_have_a_core_each_and_one_alone_has_all(script: type[Any
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_who_counts_where_a_model_looks_hears_one_batch_after_the_other(model: Seq2Seq) -> None:
+def test_coverage_decodes_one_batch_at_a_time(model: Seq2Seq) -> None:
     plain, covered = (make_requests([[5]], options=Decoding(coverage_penalty=beta)) for beta in (0.0, 0.1))
     assert _threads(model, "cpu", plain) == 2
     assert _threads(model, "cpu", covered) == _threads(model, "cuda", plain) == 1
 
 
 @pytest.mark.usefixtures("two_threads")
-def test_who_listens_hears_one_batch_after_the_other() -> None:
+def test_a_recorded_model_decodes_one_batch_at_a_time() -> None:
     order: list[str] = []
 
     class Heard(TapModule):
@@ -334,7 +334,7 @@ def test_who_listens_hears_one_batch_after_the_other() -> None:
     assert len(tapped) == 4
 
 
-def test_after_an_error_no_more_is_begun_and_the_threads_are_as_before() -> None:
+def test_after_an_error_no_item_is_started_and_threads_are_restored() -> None:
     started: list[int] = []
 
     def work(item: int) -> None:

@@ -109,7 +109,7 @@ def test_groups_go_with_a_coverage_penalty(looking_model: Seq2Seq) -> None:
     assert lower > 0
 
 
-def test_what_there_is_not_is_not_taken() -> None:
+def test_missing_candidates_are_not_taken() -> None:
     never = float("-inf")
     totals = torch.tensor([[-1.0, -2.0, -3.0, -4.0], [-1.0, never, never, never]])
     ends = torch.tensor([[False, True, False, True], [False] * 4])

@@ -76,13 +76,13 @@ def written(
         ("Cat", "cat", 0),
     ],
 )
-def test_a_phrase_stands_in_a_text_as_whole_words(phrase: str, text: str, count: int) -> None:
+def test_phrases_match_whole_words(phrase: str, text: str, count: int) -> None:
     assert len(occurrences(phrase, text)) == count
 
 
 @pytest.mark.parametrize("kind", list(SECTIONS))
 @pytest.mark.parametrize("beam", [1, 6])
-def test_what_is_forbidden_is_not_said(script: type[Any], kind: str, beam: int) -> None:
+def test_outputs_do_not_contain_forbidden_phrases(script: type[Any], kind: str, beam: int) -> None:
     text = "the cat and the dog (cat)"
     model = parrot(script, kind, text)
     plain = decode(model, make_requests([[5]]), Decoding(beam=beam, max_length=60, max_ratio=60.0))[0][0].tokens
@@ -166,7 +166,7 @@ def test_phrases_are_taken_as_the_tokenizer_sees_text(script: type[Any]) -> None
         decode_with_phrases(model, requests, own)
 
 
-def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None:
+def test_every_hypothesis_is_checked_for_required_phrases() -> None:
     encode = cutter("character").tokenizer.encode
     guesses = [Hypothesis(encode(text), 0.0, 0.0) for text in ("the cat", "the cats")]
     phrases = Phrases(required=("cat",))
@@ -175,7 +175,7 @@ def test_each_of_several_outputs_is_looked_at_for_what_it_must_contain() -> None
         assert _changed(cutter("character"), request, guesses, last=False) is None
 
 
-def test_after_the_last_round_what_is_said_all_the_same_is_told(
+def test_forbidden_phrases_left_after_the_last_round_give_a_warning(
     script: type[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", 0)
@@ -184,14 +184,14 @@ def test_after_the_last_round_what_is_said_all_the_same_is_told(
     assert messages == ["line 7: the output contains 'cat' all the same; no other was found"]
 
 
-def test_a_sentence_that_is_searched_again_is_told_of_once(script: type[Any]) -> None:
+def test_a_sentence_that_is_decoded_again_is_reported_once(script: type[Any]) -> None:
     messages, options = list[int](), Decoding(beam=6, forbid=("cat",), max_length=60, max_ratio=60.0)
     decode_with_phrases(speller(script), make_requests([[5]], options=options), cutter("bpe"), on_done=messages.append)
     assert messages == [1]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "character"])
-def test_a_word_is_forbidden_behind_a_space_and_where_a_mark_stands_before_it(kind: str) -> None:
+def test_a_word_is_forbidden_after_a_space_and_after_punctuation(kind: str) -> None:
     encode = cutter(kind).tokenizer.encode
     spaced, bare = tuple(encode("a cat")[len(encode("a")) :]), tuple(encode("(cat")[len(encode("(")) :])
     assert spaced != bare
@@ -217,7 +217,7 @@ def test_a_script_without_spaces_is_written_without() -> None:
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe"])
-def test_the_tokens_that_say_a_phrase_are_found_behind_what_was_given(kind: str) -> None:
+def test_token_spans_of_a_phrase_start_after_the_prefix(kind: str) -> None:
     own, encode = cutter(kind), cutter(kind).tokenizer.encode
     tokens, head = encode("a new york cat"), len(encode("a"))
     phrase = tuple(tokens[head : len(encode("a new york"))])
@@ -239,14 +239,14 @@ def test_pieces_meet_where_letters_do() -> None:
 
 @pytest.mark.parametrize("kind", list(SECTIONS))
 @pytest.mark.parametrize("beam", [1, 2, 6])
-def test_what_is_required_is_said_as_whole_words(script: type[Any], kind: str, beam: int) -> None:
+def test_required_phrases_are_whole_words(script: type[Any], kind: str, beam: int) -> None:
     phrases = Phrases(required=("new york", "dog", "cat"))
     result, messages = written(parrot(script, kind, "the cats sat"), kind, phrases, beam=beam)
     assert all(occurrences(phrase, result) for phrase in phrases.required), result
     assert not messages
 
 
-def test_what_cannot_be_said_is_told_with_its_line(script: type[Any]) -> None:
+def test_impossible_phrases_give_a_warning_with_the_line(script: type[Any]) -> None:
     model = parrot(script, "word", "the cat")
     result, messages = written(model, "word", Phrases(required=("zebra", "dog")))
     assert occurrences("dog", result)
@@ -258,7 +258,7 @@ def test_what_cannot_be_said_is_told_with_its_line(script: type[Any]) -> None:
     )
 
 
-def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]) -> None:
+def test_forbidden_phrases_may_be_in_a_forced_prefix(script: type[Any]) -> None:
     prefix = cutter("bpe").tokenizer.encode("a cat")
     result, messages = written(
         parrot(script, "bpe", "a cat and a cat"), "bpe", Phrases(forbidden=("cat",)), prefix=prefix
@@ -267,7 +267,7 @@ def test_what_stands_in_a_forced_prefix_is_not_held_against_it(script: type[Any]
 
 
 @pytest.mark.parametrize("beam", [1, 2, 6])
-def test_a_prefix_that_goes_on_with_a_phrase_has_not_said_it(script: type[Any], beam: int) -> None:
+def test_a_prefix_that_continues_a_phrase_into_a_longer_word_does_not_satisfy_it(script: type[Any], beam: int) -> None:
     """By characters, "cats" begins as "cat" does."""
     prefix = cutter("character").tokenizer.encode("the cats")
     model = parrot(script, "character", "the cats sat")
@@ -276,7 +276,7 @@ def test_a_prefix_that_goes_on_with_a_phrase_has_not_said_it(script: type[Any], 
 
 
 @pytest.mark.parametrize("rounds", [0, 1])
-def test_what_cannot_be_said_in_the_last_round_is_searched_for_without_it(
+def test_impossible_phrases_are_dropped_in_the_last_round(
     script: type[Any], rounds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sightline.decoding.phrases.ROUNDS", rounds)
@@ -287,7 +287,7 @@ def test_what_cannot_be_said_in_the_last_round_is_searched_for_without_it(
     assert len(messages) == 1 and "no output can contain 'a dog said'" in messages[0]
 
 
-def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any]) -> None:
+def test_decoding_forbid_applies_to_every_sentence(script: type[Any]) -> None:
     model, options = parrot(script, "word", "the cat"), Decoding(beam=3, forbid=("cat",))
     result = decode_with_phrases(model, make_requests([[5], [6], []], options=options), cutter("word"))
     texts = cutter("word").tokenizer.decode_many([guesses[0].tokens for guesses in result])
@@ -295,7 +295,7 @@ def test_what_is_forbidden_everywhere_is_so_in_every_sentence(script: type[Any])
     assert texts[2] == ""
 
 
-def test_what_is_drawn_with_rules_does_not_depend_on_how_the_input_is_cut(script: type[Any]) -> None:
+def test_samples_with_phrases_do_not_depend_on_the_batches(script: type[Any]) -> None:
     model = parrot(script, "bpe", "the cat sat")
     options = Decoding.model_validate({"forbid": ["cat"], "sample": {"seed": 4}, "max_length": 9})
     sources = [[5], [6], [7], [8]]
@@ -332,5 +332,5 @@ def test_contradictions_are_refused(script: type[Any]) -> None:
         ask(Phrases(required=("cat",)), beam=4, groups=2)
 
 
-def test_a_warning_of_phrases_is_a_warning_of_its_own() -> None:
+def test_phrase_warnings_have_their_own_class() -> None:
     assert issubclass(PhraseWarning, UserWarning)

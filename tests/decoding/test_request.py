@@ -36,7 +36,7 @@ def test_required_phrases_may_go_beyond_the_ratio_and_not_beyond_the_limit() -> 
     assert limits(prefixed) == [5 + 9 + 1]
 
 
-def test_learned_positions_leave_room_for_what_the_source_does_not_take() -> None:
+def test_sources_and_outputs_may_share_learned_positions() -> None:
     translating = make_requests([[5, 6], [7]])
     assert [request.room([(9, False)]) for request in translating] == [9, 9]
     assert limits(translating, (9, True)) == [6, 7]  # a source and its end mark are in the same positions

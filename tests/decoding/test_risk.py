@@ -40,7 +40,7 @@ def pairwise(texts: list[str], utility: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("utility", list(UTILITIES))
-def test_all_pairs_at_once_are_what_sacrebleu_says_of_each(utility: str) -> None:
+def test_pairwise_utilities_equal_sacrebleu(utility: str) -> None:
     np.testing.assert_allclose(UTILITIES[utility](TEXTS), pairwise(TEXTS, utility), atol=1e-9)
 
 
@@ -87,7 +87,7 @@ def test_equal_probabilities_weigh_as_often_as_an_output_came() -> None:
     assert once == pytest.approx(pairs[0].mean(), abs=1e-9)
 
 
-def test_a_likely_output_draws_the_choice_to_what_is_like_it() -> None:
+def test_a_likely_output_favours_similar_outputs() -> None:
     texts = ["xyz", "xya", "bcd", "bce", "bcf"]
     assert least_risk(texts, CHRF_UTILITY)[0][0] == 2
     assert least_risk(texts, CHRF_UTILITY, [math.log(p) for p in (0.8, 0.05, 0.05, 0.05, 0.05)])[0][0] == 0
@@ -126,6 +126,6 @@ def test_an_output_that_came_often_counts_so_often() -> None:
         ({"forbid": ["cat", " "]}, "forbid has an empty phrase"),
     ],
 )
-def test_what_cannot_be_is_refused(section: dict[str, Any], message: str) -> None:
+def test_impossible_settings_are_refused(section: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Decoding.model_validate(section)

@@ -40,7 +40,7 @@ def chi_square(counts: Counter[Any], shares: dict[Any, float]) -> float:
     return sum((counts[key] - total * share) ** 2 / (total * share) for key, share in shares.items())
 
 
-def test_the_same_seed_draws_the_same_and_another_one_another(model: Seq2Seq) -> None:
+def test_samples_depend_on_the_seed_only(model: Seq2Seq) -> None:
     sources = many_sources(12)
     one, same, other = (tokens(decode(model, make_requests(sources), options(3, seed=seed))) for seed in (1, 1, 2))
     assert one == same
@@ -48,7 +48,7 @@ def test_the_same_seed_draws_the_same_and_another_one_another(model: Seq2Seq) ->
 
 
 @pytest.mark.parametrize("nbest", [1, 3])
-def test_what_is_drawn_does_not_depend_on_the_batch(model: Seq2Seq, nbest: int) -> None:
+def test_samples_do_not_depend_on_the_batch(model: Seq2Seq, nbest: int) -> None:
     """Nor on the neighbours' limits: a source of n tokens (its end counted) may become n + 10 here."""
     sources = many_sources(10)
     limits = {"max_length": 30, "max_ratio": 1.0}
@@ -58,7 +58,7 @@ def test_what_is_drawn_does_not_depend_on_the_batch(model: Seq2Seq, nbest: int) 
     assert one == all_
 
 
-def test_what_is_drawn_does_not_depend_on_how_the_input_is_cut_into_calls(model: Seq2Seq) -> None:
+def test_samples_do_not_depend_on_the_division_into_calls(model: Seq2Seq) -> None:
     sources = many_sources(10)
     whole = decode(model, make_requests(sources), options(2))
     parts = [
@@ -73,7 +73,7 @@ def test_equal_sentences_are_drawn_differently(model: Seq2Seq) -> None:
     assert len({tuple(beams[0]) for beams in result}) > 1
 
 
-def test_words_come_as_often_as_their_probability_says(script: type[Any]) -> None:
+def test_sample_frequencies_match_the_probabilities(script: type[Any]) -> None:
     result = decode(constant(script), make_requests([[5]] * 1000), options(4, max_length=2))
     counts = Counter(beams[w].tokens[0] if beams[w].tokens else END for beams in result for w in range(4))
     assert sum(counts.values()) == 4000
@@ -150,7 +150,7 @@ def test_the_best_is_so_by_its_score_not_by_its_probability() -> None:
 
 
 @pytest.mark.parametrize("drawn", [True, False])
-def test_every_token_is_heard_as_it_is_chosen(model: Seq2Seq, drawn: bool) -> None:
+def test_on_token_is_called_with_every_token(model: Seq2Seq, drawn: bool) -> None:
     chosen = options(2, seed=5) if drawn else Decoding(beam=1, max_length=12)
     by_sample: dict[int, list[int]] = {}
     request = make_requests(

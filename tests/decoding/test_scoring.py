@@ -44,7 +44,7 @@ def test_a_pair_that_is_too_long_is_named_by_its_number_in_the_whole_input(
         log_probabilities(model, SOURCES, TARGETS, first=2048)
 
 
-def test_only_a_source_that_stands_before_its_target_takes_its_room(
+def test_only_a_source_in_the_same_sequence_shortens_the_target(
     model: Seq2Seq, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limits in ([(9, True)], [(8, False), (9, True)]):  # the longest has 9 with its marks

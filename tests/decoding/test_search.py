@@ -195,7 +195,7 @@ def test_greedy_takes_the_most_likely_word_each_time(model: Seq2Seq) -> None:
 
 @pytest.mark.parametrize("more", [{}, {"min_length": 6}, {"no_repeat": 2}])
 @pytest.mark.parametrize("prefixes", [None, [[number % 9 + 4] * (number % 3) for number in range(24)]])
-def test_greedy_without_scores_says_the_same_words(
+def test_greedy_without_scores_gives_the_same_tokens(
     model: Seq2Seq, more: dict[str, Any], prefixes: list[list[int]] | None
 ) -> None:
     options, sources = Decoding(beam=1, max_length=12, batch_tokens=40, **more), many_sources(24)
@@ -206,14 +206,14 @@ def test_greedy_without_scores_says_the_same_words(
     assert all(math.isnan(result.score) and math.isnan(result.log_probability) for (result,) in quick)
 
 
-def test_who_listens_to_logits_hears_them_as_they_were(model: Seq2Seq) -> None:
+def test_tapped_logits_are_unmasked(model: Seq2Seq) -> None:
     taps: list[Tapped] = []
     with on_taps(model, taps.append, points=("logits",)):
         decode(model, make_requests(SOURCES, scored=False), Decoding(beam=1, max_length=8))
     assert taps and all(tapped.tensor.isfinite().all() for tapped in taps)
 
 
-def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Seq) -> None:
+def test_samples_have_log_probabilities_with_and_without_scores(model: Seq2Seq) -> None:
     options = Decoding(nbest=3, sample={"seed": 5}, max_length=8)
     assert decode(model, make_requests(SOURCES, scored=False), options) == decode(
         model, make_requests(SOURCES), options
@@ -221,7 +221,7 @@ def test_who_draws_words_knows_how_probable_they_are_wanted_or_not(model: Seq2Se
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Seq, beam: int) -> None:
+def test_the_log_probability_of_an_output_equals_its_score(model: Seq2Seq, beam: int) -> None:
     sources = many_sources(10)
     options = Decoding(beam=beam, nbest=beam, max_length=10)
     result = decode(model, make_requests(sources), options)
@@ -238,7 +238,7 @@ def test_the_log_probability_of_an_output_is_what_scoring_gives_it(model: Seq2Se
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 4, "nbest": 4}, {"sample": {"seed": 3}, "nbest": 4}])
-def test_pad_and_start_are_never_said(script: type[Any], options: dict[str, Any]) -> None:
+def test_pad_and_start_are_never_output(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, prefix: {PAD: 0.5, START: 0.4, 6: 0.05, 7: 0.03, END: 0.02})
     for beams in decode(model, make_requests([[5], [6, 6]]), Decoding.model_validate({**options, "max_length": 8})):
         assert all(word in (6, 7) for hypothesis in beams for word in hypothesis.tokens)
@@ -294,9 +294,7 @@ def test_a_forced_prefix_is_honoured_however_unlikely_and_long(script: type[Any]
 
 
 @pytest.mark.parametrize("options", [{"beam": 1}, {"beam": 2}, {"beam": 2, "no_repeat": 2}, {"sample": {}}], ids=str)
-def test_a_forced_prefix_may_hold_marks_that_no_output_of_its_own_does(
-    script: type[Any], options: dict[str, Any]
-) -> None:
+def test_a_forced_prefix_may_contain_noise_marks(script: type[Any], options: dict[str, Any]) -> None:
     model = script(lambda first, prefix: {4: 0.6, END: 0.3, 6: 0.1})
     request = make_requests([[5]], prefixes=[[4, 6, 4]], marks=1)
     (result, *_) = decode(model, request, Decoding.model_validate({"max_length": 9, **options}))[0]
@@ -358,7 +356,7 @@ def test_the_score_of_an_output_is_its_formula_with_coverage(model: Seq2Seq) -> 
             assert hypothesis.score == pytest.approx(expected, rel=0, abs=1e-4)  # logs of float32 sums of ten weights
 
 
-def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(looking_model: Seq2Seq) -> None:
+def test_a_beam_of_one_has_the_same_score_beside_constrained_requests(looking_model: Seq2Seq) -> None:
     """What one sentence must say is searched for by a beam, and greedy search knows of no coverage."""
     demands = [Demands(required=((7,),)), Demands()]
     options = Decoding(beam=1, coverage_penalty=0.5, max_length=6)
@@ -366,10 +364,10 @@ def test_a_beam_of_one_is_scored_alike_whatever_others_of_its_batch_must_say(loo
     assert_same(decode(looking_model, requests, options)[1], decode(looking_model, requests[1:], options)[0])
 
 
-def test_a_search_leaves_no_listener_behind(model: Seq2Seq) -> None:
+def test_a_search_leaves_no_recording_behind(model: Seq2Seq) -> None:
     options = Decoding(beam=2, coverage_penalty=0.3 if model.cross_attention_paths else 0.0, max_length=4)
     decode(model, make_requests(SOURCES), options)
-    assert not any(getattr(part, "heard", False) for part in model.modules())
+    assert not any(getattr(part, "recorded", False) for part in model.modules())
 
 
 def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
@@ -386,7 +384,7 @@ def test_the_search_is_greedy_with_a_beam_of_one(script: type[Any]) -> None:
         assert beams[0].tokens == expected
 
 
-def test_a_beam_goes_on_while_a_longer_output_could_still_be_the_best(script: type[Any]) -> None:
+def test_a_beam_continues_while_a_longer_output_could_be_the_best(script: type[Any]) -> None:
     """log 0.6 is more than log 0.4 over the penalty of two words, and less over that of seven."""
 
     def rule(first: int, prefix: list[int]) -> dict[int, float]:

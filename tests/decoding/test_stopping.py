@@ -81,7 +81,7 @@ def pruned(model: Any, options: Decoding, greedy: list[int], **request: Any) -> 
 
 @pytest.mark.parametrize(("form", "alpha"), FORMS)
 @pytest.mark.parametrize("beam", [2, 5])
-def test_by_default_a_beam_does_not_lose_what_greedy_search_finds(
+def test_by_default_a_beam_is_not_worse_than_greedy_search(
     script: type[Any], beam: int, form: str, alpha: float
 ) -> None:
     """Five outputs that end too early have finished long before the right one."""
@@ -99,7 +99,7 @@ def test_as_many_finished_outputs_as_the_beam_is_wide_are_enough_for_the_count_r
 
 @pytest.mark.parametrize(("form", "alpha"), FORMS)
 @pytest.mark.parametrize("beam", [2, 3, 5])
-def test_under_the_exact_bound_only_what_was_pruned_scores_below_greedy_search(
+def test_under_the_exact_bound_only_pruning_makes_a_beam_worse_than_greedy_search(
     script: type[Any], form: str, alpha: float, beam: int
 ) -> None:
     shape: dict[str, Any] = {"length_normalization": form, "length_penalty": alpha, "max_length": 9}
@@ -212,9 +212,7 @@ def test_the_horizon_takes_a_length_a_little_above_the_present_one() -> None:
 
 
 @pytest.mark.parametrize(("form", "alpha"), FORMS)
-def test_by_default_no_output_scores_below_what_the_count_rule_finds(
-    script: type[Any], form: str, alpha: float
-) -> None:
+def test_by_default_outputs_score_no_lower_than_with_the_count_rule(script: type[Any], form: str, alpha: float) -> None:
     shape: dict[str, Any] = {"beam": 3, "length_normalization": form, "length_penalty": alpha, "max_length": 9}
     for seed in range(12):
         model = script(random_rule(seed), 9)

@@ -142,7 +142,7 @@ def test_a_short_text_is_carried_in_one_row_however_many_there_is_room_for() -> 
     np.testing.assert_allclose(result, token_by_token(model, text), atol=1e-5)
 
 
-def test_carrying_is_not_the_same_as_beginning_anew() -> None:
+def test_carried_state_differs_from_a_fresh_state() -> None:
     model, text = built("lstm"), stream(40)
     anew = stream_losses(model, text, context=4, stride=4)
     carried = stream_losses(model, text, context=4, stride=4, carry=True, tokens=4)

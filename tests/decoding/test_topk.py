@@ -22,7 +22,7 @@ def test_it_is_torchs_topk(size: int, k: int) -> None:
 
 @pytest.mark.parametrize("size", [703, 704])  # with and without a rest behind the last whole block
 @pytest.mark.parametrize("where", [0, 63, 64, 639, 640, 702])
-def test_the_largest_is_found_wherever_it_stands(where: int, size: int) -> None:
+def test_top_k_finds_the_largest_at_any_index(where: int, size: int) -> None:
     scores = torch.zeros(2, size)
     scores[1, where] = 1.0
     values, indices = top_k(scores, 3)
@@ -68,7 +68,7 @@ def test_rows_with_little_left_are_handled() -> None:
 @pytest.mark.cuda
 @pytest.mark.parametrize("size", [640, 641, 8000, 32_000])
 @pytest.mark.parametrize("k", [1, 10])
-def test_a_gpu_finds_what_a_cpu_finds(cuda: torch.device, size: int, k: int) -> None:
+def test_top_k_on_a_gpu_equals_the_cpu(cuda: torch.device, size: int, k: int) -> None:
     scores = torch.randn(50, size)
     values, indices = top_k(scores.to(cuda), k)
     expected = scores.topk(k, dim=-1)

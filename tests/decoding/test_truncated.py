@@ -54,7 +54,7 @@ def test_a_required_phrase_does_not_hide_that_an_output_is_truncated(script: typ
     assert [guesses[0].truncated for guesses in result] == [False, True]
 
 
-def test_without_limits_of_its_own_a_request_has_those_of_the_training_text(script: type[Any]) -> None:
+def test_default_limits_come_from_the_training_text(script: type[Any]) -> None:
     lengths = TargetLengths(((2, 2), (4, 6)))
     request = make_requests([[12], [12, 5, 5]], lengths=lengths)
     model = script(lambda first, prefix: {6: 0.99, END: 0.01}, vocabulary=20)
@@ -72,7 +72,7 @@ def test_without_limits_of_its_own_a_request_has_those_of_the_training_text(scri
         ({"max_ratio": 2.0, "max_length": 15}, [14, 15]),
     ],
 )
-def test_a_key_that_is_set_takes_the_place_of_what_is_derived(options: dict[str, Any], expected: list[int]) -> None:
+def test_explicit_limits_replace_derived_ones(options: dict[str, Any], expected: list[int]) -> None:
     assert source_limits([2, 4], Decoding(**options), TargetLengths(((2, 2), (4, 6)))) == expected
 
 
@@ -91,7 +91,7 @@ def test_a_cap_leaves_lower_limits_in_force() -> None:
     assert capped(Decoding(max_length=9), 20, lengths) == Decoding(max_length=9)
 
 
-def test_of_a_continuation_the_length_that_is_asked_for_is_the_limit(script: type[Any]) -> None:
+def test_max_length_limits_a_continuation(script: type[Any]) -> None:
     model = script(lambda first, prefix: {6: 0.9, 5: 0.09, END: 0.01})
     (result,) = decode(model, make_requests(prefixes=[[5, 5]]), Decoding(beam=1, max_length=3))
     assert result[0].tokens == [5, 5, 6, 6, 6] and result[0].truncated

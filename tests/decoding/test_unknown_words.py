@@ -99,7 +99,7 @@ def test_a_dictionary_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert read_dictionary(tmp_path) == {"Gerät": "gadget", "Straße": "street\u2028"}
 
 
-def test_a_damaged_dictionary_says_where(tmp_path: Path) -> None:
+def test_a_damaged_dictionary_names_the_line(tmp_path: Path) -> None:
     (tmp_path / "dictionary.tsv").write_text("a\tb\t1\nc\td\n")
     with pytest.raises(RunError, match=r"dictionary\.tsv, line 2 has 2 columns, not 3"):
         read_dictionary(tmp_path)
@@ -202,12 +202,12 @@ def answers(task: Task, texts: list[str], **more: Any) -> list[list[str]]:
 TEXTS = ["der Hund", "", "Gerät sieht die Züricher Katze", "Ampère", "die  Züricher sieht (Gerät) der Hund Gerät"]
 
 
-def test_without_replacing_what_is_unknown_is_shown() -> None:
+def test_without_replacement_unk_is_shown() -> None:
     assert answers(answerer(), TEXTS[:3]) == [["dog the"], [""], ["cat <unk> a sees <unk>"]]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 14, 8192])
-def test_an_unknown_word_becomes_the_source_word_looked_at_as_it_stands_there(batch_tokens: int) -> None:
+def test_an_unknown_word_becomes_the_attended_source_word(batch_tokens: int) -> None:
     result = answers(answerer(replace_unknown="copy", batch_tokens=batch_tokens), TEXTS)
     assert result == [
         ["dog the"],
@@ -218,13 +218,13 @@ def test_an_unknown_word_becomes_the_source_word_looked_at_as_it_stands_there(ba
     ]
 
 
-def test_where_the_vocabulary_has_no_case_copied_words_keep_theirs_and_the_dictionary_looks_past_it() -> None:
+def test_with_a_lowercase_vocabulary_copied_words_keep_their_case_and_the_dictionary_ignores_it() -> None:
     assert answers(answerer(replace_unknown="copy", lowercase=True), ["DER Gerät"]) == [["Gerät the"]]
     task = answerer({"gerät": "gadget"}, replace_unknown="dictionary", lowercase=True)
     assert answers(task, ["DER Gerät"]) == [["gadget the"]]
 
 
-def test_a_word_with_a_translation_becomes_that_and_the_others_are_copied() -> None:
+def test_words_in_the_dictionary_are_translated_and_other_words_copied() -> None:
     task = answerer({"Gerät": "gadget", "Hund": "hound"}, replace_unknown="dictionary")
     assert answers(task, TEXTS[2:4]) == [["cat Züricher a sees gadget"], ["Ampère"]]
 
@@ -251,7 +251,7 @@ def test_the_unknown_words_of_a_given_beginning_are_its_own() -> None:
     assert both == [["dog"], ["hound the Gerät"]]
 
 
-def test_of_a_text_that_was_cut_only_what_was_read_is_looked_at() -> None:
+def test_only_tokens_before_the_cut_are_attended() -> None:
     words = vocabulary()
     result = replace_unknown(Pointer(words), words, ["der Hund Gerät"], [[UNK]], dictionary={}, longest=2)
     assert result == ["Hund"]
@@ -282,7 +282,7 @@ def test_a_dictionary_is_learned_from_where_the_model_looks() -> None:
     assert learn_dictionary(Pointer(words), words, examples, longest=8, least=2) == {"Gerät": Translation("gadget", 2)}
 
 
-def test_of_sources_that_are_cut_a_dictionary_knows_what_was_read() -> None:
+def test_a_dictionary_is_learned_from_cut_sources() -> None:
     words = vocabulary()
     result = learn_dictionary(Pointer(words), words, [Example("der Hund Gerät Katze", "dog the")], longest=2, cut=2)
     assert result == {"der": Translation("the", 1), "Hund": Translation("dog", 1)}
@@ -311,7 +311,7 @@ def test_a_dictionary_has_words_as_the_tokenizers_see_them() -> None:
         ),
     ],
 )
-def test_what_has_no_words_or_no_attention_cannot_replace(changes: dict[str, Any], message: str) -> None:
+def test_replacement_needs_words_and_attention(changes: dict[str, Any], message: str) -> None:
     values = recipe().model_dump()
     for section, own in changes.items():
         values[section] = {**values[section], **own} if section == "model" else own

@@ -20,14 +20,14 @@ def test_by_hand_with_sure_and_possible_links() -> None:
     )
 
 
-def test_where_all_links_are_sure_the_error_is_what_the_f_score_lacks() -> None:
+def test_with_sure_links_only_aer_is_one_minus_f() -> None:
     result = frozenset({(0, 0), (1, 2), (2, 2)})
     measured = values([result], [Gold(SURE, SURE)])
     precision, recall = measured["precision"], measured["recall"]
     assert measured["AER"] == pytest.approx(1 - 2 * precision * recall / (precision + recall))
 
 
-def test_the_sure_links_alone_and_the_possible_ones_beside_them_make_no_error() -> None:
+def test_sure_links_with_any_possible_links_have_no_error() -> None:
     for result in (SURE, SURE | {(1, 2)}, POSSIBLE):
         measured = values([result], [Gold(SURE, POSSIBLE)])
         assert (measured["AER"], measured["precision"], measured["recall"]) == (0.0, 1.0, 1.0)
@@ -39,7 +39,7 @@ def test_counts_are_added_up_over_sentences_before_they_are_divided() -> None:
     assert measured == pytest.approx({"AER": 1 - 4 / 7, "precision": 2 / 4, "recall": 2 / 3})
 
 
-def test_no_link_where_none_is_wanted_is_right_and_else_all_wrong() -> None:
+def test_empty_alignments_are_right_for_empty_gold_only() -> None:
     nothing: frozenset[tuple[int, int]] = frozenset()
     assert values([nothing], [Gold(nothing, nothing)])["AER"] == 0.0
     assert values([nothing], [Gold(SURE, SURE)])["AER"] == 1.0
@@ -78,7 +78,7 @@ def test_a_mistyped_link_is_left_out_with_a_note_and_many_are_an_error() -> None
         within(gold[:1], words, words)
 
 
-def test_as_many_alignments_as_gold_lines_are_wanted() -> None:
+def test_different_numbers_of_alignments_and_gold_lines_are_refused() -> None:
     with pytest.raises(ValueError, match="2 alignments to score against 1"):
         measure_alignments([SURE, SURE], [Gold(SURE, SURE)])
     with pytest.raises(ValueError, match="0 alignments to score against 0"):

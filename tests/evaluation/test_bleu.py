@@ -66,7 +66,7 @@ def test_the_script_of_the_references_chooses(text: str, script: str, tokenize: 
     assert (script_of([text]), bleu_tokenizer_for([text])) == (script, tokenize)
 
 
-def test_what_auto_chose_is_announced_where_it_is_not_13a() -> None:
+def test_a_tokenizer_chosen_by_auto_is_reported_unless_13a() -> None:
     assert "tokenization zh" in (tokenization_note(Evaluation(), CHINESE) or "")
     assert tokenization_note(Evaluation(), ["Der Hund"]) is None
     assert tokenization_note(Evaluation(bleu_tokenize="zh"), CHINESE) is None
@@ -111,7 +111,7 @@ def loaded(name: str, **evaluation: Any) -> ComparedRun:
     return ComparedRun(name, run, recipe.decoding)
 
 
-def test_runs_that_are_compared_are_scored_alike_or_refused() -> None:
+def test_compared_runs_have_equal_signatures_or_are_refused() -> None:
     test = test_set.TestSet("test", CHINESE, REFERENCES, 2)
     auto, plain = loaded("auto"), loaded("plain", bleu_tokenize="13a")
     (note,) = resolve_tokenization([auto, plain], test, None, None)

@@ -60,7 +60,7 @@ def test_a_bucket_too_small_is_joined_with_the_next() -> None:
 
 
 @pytest.mark.parametrize(("count", "sizes"), [(59, [59]), (60, [30, 30]), (100, [34, 33, 33])])
-def test_as_many_buckets_as_thirty_sentences_each_can_fill_are_filled_alike(count: int, sizes: list[int]) -> None:
+def test_buckets_have_at_least_thirty_sentences_and_equal_sizes(count: int, sizes: list[int]) -> None:
     references = [["a " * length] for length in range(1, count + 1)]
     result = quality_by_length(references, {"A": [""] * count}, share_equal)
     assert [each.sentences for each in result] == sizes

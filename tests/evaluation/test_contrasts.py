@@ -124,7 +124,7 @@ def test_matches_are_clipped_in_each_sentence() -> None:
     assert result.baseline == []
 
 
-def test_what_one_system_matches_once_does_not_come_before_thirty_to_fifteen() -> None:
+def test_one_match_to_none_ranks_below_thirty_to_fifteen() -> None:
     references = [["often"]] * 45 + [["once"]]
     baseline = ["often"] * 15 + [""] * 31
     system = [""] * 15 + ["often"] * 30 + ["once"]

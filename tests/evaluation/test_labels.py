@@ -52,7 +52,7 @@ def test_a_label_is_right_as_a_whole_and_any_of_several_will_do() -> None:
     assert result.signature.startswith("nrefs:var|case:mixed|spaces:strip|ci:wilson|version:sightline-")
 
 
-def test_where_all_is_right_or_all_is_wrong_the_interval_is_that_of_the_sentences_and_says_so() -> None:
+def test_at_0_and_100_percent_the_interval_is_wilson_over_sentences() -> None:
     result = score("token-accuracy", ["N V D"] * 100, single(["N V D"] * 100))
     assert str(result) == "token accuracy 100.00 [96.30, 100.00]"  # 100 / (100 + 1.96²), as of 100 outputs
     assert (result.low, result.high) == tuple(100 * end for end in wilson(100, 100))
@@ -93,7 +93,7 @@ def test_macro_f1_is_the_plain_mean_over_labels_seen_on_either_side() -> None:
     assert result.signature.startswith("nrefs:1|case:mixed|bs:1000|seed:12345|spaces:strip|average:macro|version:")
 
 
-def test_an_empty_output_is_wrong_and_no_class_of_its_own() -> None:
+def test_an_empty_output_is_wrong_and_not_a_class() -> None:
     result = score("macro-f1", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0)
     assert result.value == pytest.approx((100 * 2 / 3 + 100) / 2)
     assert score("accuracy", ["a", "", "b", "b"], single(["a", "a", "b", "b"]), bootstrap=0).value == 75
@@ -243,7 +243,7 @@ def test_systems_that_give_different_labels_are_tested_label_by_label() -> None:
     assert swapped == by_hand
 
 
-def test_columns_of_different_labels_are_refused_where_nobody_aligned_them() -> None:
+def test_unaligned_label_columns_are_refused() -> None:
     with pytest.raises(ValueError, match=r"over 4 labels and over 4 that are not the same.*align_classes"):
         check_comparable(labelled(1, "abcx"), labelled(1, "abcy"))
 
@@ -299,7 +299,7 @@ def test_labels_stand_in_the_order_given_and_unexpected_ones_behind() -> None:
     assert result.counts.sum() == 6
 
 
-def test_a_label_may_have_spaces_and_case_is_folded_where_asked() -> None:
+def test_labels_may_have_spaces_and_lowercase_folds_case() -> None:
     assert Confusion.of(["New York"], [["new york"]]).labels == ("New York", "new york")
     assert Confusion.of(["New York "], [["new york"]], lowercase=True).counts.tolist() == [[1]]
     assert Confusion.of_tokens(["N v"], [["n V"]], lowercase=True).counts.tolist() == [[1, 0], [0, 1]]
@@ -311,7 +311,7 @@ def test_mistakes_are_the_most_frequent_confusions_and_nothing_that_is_right() -
     assert result.mistakes(2) == [("b", "a", 3), ("b", "c", 2)]
 
 
-def test_what_cannot_be_counted_is_refused_with_the_reason() -> None:
+def test_invalid_labels_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="output 1 has 2 references; a confusion needs exactly one"):
         Confusion.of(["a"], [["a", "b"]])
     with pytest.raises(TypeError, match=r"references of output 1 are a text; write a list of texts: \['a'\]"):

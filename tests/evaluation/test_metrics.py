@@ -148,7 +148,7 @@ def test_no_bootstrap_means_no_interval_and_valid_json() -> None:
         assert "bs:" not in result.signature
 
 
-def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
+def test_every_metric_has_the_right_direction() -> None:
     masked = load_recipe("pretraining/bert")
     of_losses = {
         "perplexity": measure_perplexity([1.0], [1]),
@@ -160,7 +160,7 @@ def test_every_metric_knows_which_way_is_better_and_its_scores_agree() -> None:
         assert (result.better == "higher", result.name) == (metric.higher_is_better, metric.name)
 
 
-def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
+def test_invalid_inputs_are_refused_with_the_reason() -> None:
     with pytest.raises(ValueError, match="2 outputs and references for 1"):
         score("bleu", ["a", "b"], [["a"]])
     with pytest.raises(ValueError, match="1 output and references for 2"):
@@ -187,7 +187,7 @@ def test_what_cannot_be_scored_is_refused_with_the_reason() -> None:
         score("bleu", ["a"], [["a"]], bootstrap=1)
 
 
-def test_options_about_outputs_are_refused_where_no_metric_looks_at_outputs() -> None:
+def test_options_about_outputs_are_refused_if_no_metric_needs_outputs() -> None:
     assert needs_outputs(["perplexity", "bleu"]) and not needs_outputs(["perplexity", "bits-per-character"])
     check_output_options(["perplexity", "bleu"], {"--beam": 4})
     check_output_options(["perplexity"], {"--beam": None})

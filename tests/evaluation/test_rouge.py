@@ -21,7 +21,7 @@ def texts(count: int, seed: int) -> list[str]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_plain_ascii_it_is_what_the_library_says_with_its_own_words(name: MetricName) -> None:
+def test_on_ascii_text_rouge_equals_the_library(name: MetricName) -> None:
     outputs, references = texts(20, 1), texts(20, 2)
     own = RougeScorer([NAMES[name]])
     expected = [own.score(r, o)[NAMES[name]].fmeasure for o, r in zip(outputs, references, strict=True)]
@@ -60,7 +60,7 @@ def test_of_several_references_the_best_counts_for_each_output() -> None:
     assert score("rouge-1", ["a b"], [["c d", "a b", "a"]]).value == pytest.approx(100)
 
 
-def test_the_signature_says_how_it_was_counted_and_case_never_counts() -> None:
+def test_the_signature_names_the_settings_and_case_is_ignored() -> None:
     result = score("rouge-lsum", ["A B."], [["a b."]], lowercase=True)
     assert result.value == 100
     counted = "case:lc|tok:unicode-words-2|stem:no|sent:rules-2|score:f"

@@ -87,7 +87,7 @@ def test_p_values_are_sacrebleus_own(
         assert 1 / 201 <= ours.p < 1
 
 
-def test_the_bootstrap_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
+def test_the_bootstrap_of_word_error_rate_equals_a_plain_loop() -> None:
     expected = references(40)
     baseline, system = (measure("wer", output(expected, 0.8, seed), expected) for seed in (1, 5))
     drawn = np.random.default_rng(7).choice(40, size=(300, 40))
@@ -104,7 +104,7 @@ def test_the_bootstrap_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
     assert 10 < beyond < 290
 
 
-def test_the_randomization_of_word_error_rate_is_what_a_plain_loop_finds() -> None:
+def test_the_randomization_of_word_error_rate_equals_a_plain_loop() -> None:
     expected = references(40)
     baseline, system = (measure("wer", output(expected, 0.8, seed), expected) for seed in (1, 5))
     errors = [measurement.statistics[:, 0].tolist() for measurement in (baseline, system)]
@@ -278,7 +278,7 @@ def test_measurements_that_do_not_compare_are_refused_with_the_reason() -> None:
     check_comparable(plain, replace(plain, statistics=plain.statistics * 0))
 
 
-def test_what_has_no_p_value_is_refused_with_the_reason() -> None:
+def test_undefined_tests_are_refused_with_the_reason() -> None:
     expected = references(5)
     plain = measure("bleu", output(expected, 0.8, seed=1), expected)
     with pytest.raises(ValueError, match=r"samples \(0\) must be at least 1"):
@@ -412,7 +412,7 @@ def test_runs_on_other_sentences_are_refused() -> None:
             test([system(0.7, 1)], [system(0.7, 2), replace(system(0.7, 3), against="references y")])
 
 
-def test_equally_good_recipes_with_lucky_seeds_are_seldom_called_different() -> None:
+def test_equally_good_recipes_are_seldom_called_different() -> None:
     """Seeds that move quality by two points: the sentences alone call such recipes different far too often."""
     draw = np.random.default_rng(0)
     by_sentences = by_both = 0
@@ -474,7 +474,7 @@ def test_welchs_test_of_a_worked_example() -> None:
     assert 0.05 < result.p < 0.06
 
 
-def test_a_single_run_is_taken_to_vary_as_the_others_do() -> None:
+def test_a_single_run_takes_the_variance_of_the_other_side() -> None:
     result = welch_test([5.0], [1.0, 2.0, 3.0])
     assert result is not None
     assert (result.t, result.freedom) == (pytest.approx(-3 / math.sqrt(4 / 3)), 2.0)

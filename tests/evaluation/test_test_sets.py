@@ -34,6 +34,6 @@ def test_a_recipe_gathers_by_the_kind_of_its_test_set(source: dict[str, str], ga
     assert not recipe.gathers("validation")
 
 
-def test_a_report_says_only_what_there_is_to_say() -> None:
+def test_reports_leave_out_empty_counts() -> None:
     report = Report("test", sentences=2, scores=[], outputs=["a", "b"], unknown=3)
     assert report.to_dict() == {"on": "test", "sentences": 2, "scores": [], "unknown": 3}

@@ -66,7 +66,7 @@ def test_every_visible_character_is_in_exactly_one_word(text: str) -> None:
 
 
 @given(st.text(), st.text())
-def test_words_do_not_depend_on_what_stands_beyond_a_space(first: str, second: str) -> None:
+def test_words_do_not_depend_on_the_text_beyond_a_space(first: str, second: str) -> None:
     assert words(f"{first} {second}") == words(first) + words(second)
 
 
@@ -87,7 +87,7 @@ def test_an_alignment_does_not_depend_on_which_text_is_first(first: list[str], s
     assert align_words(second, first) == [(j, i) for i, j in align_words(first, second)]
 
 
-def test_removed_added_and_changed_words_are_told_apart() -> None:
+def test_removed_added_and_changed_words_are_distinguished() -> None:
     before, after = word_differences("the old cat sat down  on it.", "the cat  stood on it today.")
     assert kinds(before) == [
         ("the ", "same"),

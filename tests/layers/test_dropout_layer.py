@@ -50,7 +50,7 @@ def test_any_number_of_elements_gets_a_mask(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_the_seed_decides_what_is_dropped(dtype: torch.dtype) -> None:
+def test_the_seed_determines_the_dropout_mask(dtype: torch.dtype) -> None:
     layer, x = Dropout(0.5), torch.ones(64, dtype=dtype)
     results = []
     for seed in (1, 1, 2):

@@ -310,7 +310,7 @@ def test_minimizing_either_loss_evens_out_the_shares(weights: dict[str, float]) 
 
 
 @torch.no_grad()
-def test_dropout_is_on_what_is_inside_an_expert_and_the_recipe_says_how_wide_that_is() -> None:
+def test_dropout_applies_inside_experts_of_the_configured_width() -> None:
     recipe = ExpertsConfig(count=4, hidden=7, capacity_factor=9.0)
     layer, x = build_experts(recipe, WIDTH, HIDDEN, dropout=0.99999), some_tokens(9).float()  # next to all is dropped
     assert layer.nets.down.shape == (4, 7, WIDTH)

@@ -133,7 +133,7 @@ def test_packed_weights_give_the_same_whole_and_in_parts() -> None:
 
 @pytest.mark.skipif(not cpu_multiplies_bfloat16(), reason="this CPU has no products of bfloat16")
 @pytest.mark.parametrize("activation", ["none", "relu"])
-def test_packed_weights_in_bfloat16_round_what_goes_in_and_what_comes_out(activation: str) -> None:
+def test_packed_bfloat16_weights_round_inputs_and_outputs(activation: str) -> None:
     layer, x = Linear(24, 40), torch.randn(3, 5, 24)
     nn.init.normal_(layer.bias)
     pack(layer, torch.bfloat16)

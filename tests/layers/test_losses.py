@@ -127,7 +127,7 @@ def test_tiny_probabilities_have_a_finite_loss() -> None:
     assert loss.nll.item() == 200.0
 
 
-def test_a_frozen_output_layer_gets_no_gradient_and_the_others_the_same() -> None:
+def test_a_frozen_output_layer_has_no_gradient_and_leaves_other_gradients_unchanged() -> None:
     case = some_case(20)
     _, (features, _, bias) = both(case, 0.1)[0]
     leaves = [case[0].clone().requires_grad_(), case[1].clone(), case[2].clone().requires_grad_()]

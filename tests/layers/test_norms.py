@@ -43,7 +43,7 @@ def test_one_token_is_normalized_without_regard_to_others(kind: type[nn.Module])
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
-def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str) -> None:
+def test_pre_norm_normalizes_inputs_and_post_norm_outputs(kind: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
     pre = build_residual(NormConfig(kind=kind, place="pre"), 8, 0.0)
     assert torch.equal(pre.prenorm(x), pre.norm(x))
@@ -54,7 +54,7 @@ def test_pre_norm_normalizes_what_goes_in_and_post_norm_what_comes_out(kind: str
 
 
 @pytest.mark.parametrize("place", ["pre", "post", "none"])
-def test_dropout_is_on_what_the_sublayer_adds_and_not_on_the_path_past_it(place: str) -> None:
+def test_dropout_applies_to_the_sublayer_and_not_to_the_residual(place: str) -> None:
     x, output = torch.randn(3, 8), torch.randn(3, 8)
     residual = build_residual(NormConfig(place=place), 8, 0.99999)  # next to all is dropped
     assert torch.equal(residual.add(x, output), residual.norm(x) if place == "post" else x)

@@ -54,7 +54,7 @@ def test_learned_positions_start_as_small_as_the_model_is_wide() -> None:
     assert float(Learned(64, 300).table.detach().std()) == pytest.approx(1 / 8, rel=0.02)  # of 19,200 draws
 
 
-def test_past_the_last_learned_position_the_error_says_what_to_do() -> None:
+def test_too_many_positions_give_an_error_with_the_remedy() -> None:
     message = (
         r"position 6 is past the 5 learned ones; shorten the input, or train with a larger positions\.max_positions"
     )
@@ -124,7 +124,7 @@ def test_rotation_computes_in_float32_and_keeps_the_dtype() -> None:
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_concatenated_positions_stand_beside_the_embedding_and_are_projected_back(kind: str) -> None:
+def test_concatenated_positions_are_projected_back_to_the_model_width(kind: str) -> None:
     layer = build_added(PositionsConfig(kind=kind, combine="concatenate", width=4, max_positions=9), 6)
     assert layer.project.weight.shape == (6, 6 + 4)
     x, positions = torch.randn(2, 3, 6), torch.tensor([[0, 1, 2]])

@@ -21,7 +21,7 @@ def test_a_cpu_takes_bfloat16_where_it_multiplies_it(has: bool, best: str, monke
     ("capability", "best"),
     [((9, 0), "bf16"), ((8, 9), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp16"), ((7, 0), "fp16"), ((6, 1), "float32")],
 )
-def test_a_gpu_takes_what_its_compute_capability_has(
+def test_auto_precision_follows_the_compute_capability(
     capability: tuple[int, int], best: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)

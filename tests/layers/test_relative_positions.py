@@ -91,7 +91,7 @@ def test_buckets_of_t5_by_hand() -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_each_head_and_bucket_has_a_bias_of_its_own(causal: bool) -> None:
+def test_each_head_and_bucket_has_its_own_bias(causal: bool) -> None:
     layer = Buckets(2, 8, 8, 20, causal=causal)
     for distances in (Distances.within(30, CPU), scattered()):
         bias, matrix = layer(distances), distances.matrix().tolist()
@@ -102,7 +102,7 @@ def test_each_head_and_bucket_has_a_bias_of_its_own(causal: bool) -> None:
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_stack_that_sees_both_sides_has_other_buckets_for_what_is_behind(causal: bool) -> None:
+def test_bidirectional_stacks_have_separate_buckets_for_later_keys(causal: bool) -> None:
     layer = build_bias(PositionsConfig(kind="t5", buckets=8, max_distance=20), 1, 8, causal=causal)
     assert layer is not None
     _, row, _ = layer(Distances.within(3, CPU))[0, 0]  # at distances −1, 0, 1
@@ -262,7 +262,7 @@ def test_parts_that_do_not_fit_the_kind_are_refused(section: dict[str, object], 
         PositionsConfig.model_validate(section)
 
 
-def test_sinusoids_beside_the_embedding_need_an_even_width_of_their_own() -> None:
+def test_concatenated_sinusoids_need_an_even_width() -> None:
     def model(width: int) -> ModelConfig:
         positions = {"combine": "concatenate", "width": width}
         body = {"kind": "transformer", "heads": 1, "positions": positions}

@@ -109,9 +109,7 @@ def test_recordings_compute_additive_scores_by_the_formula(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_a_kernel_is_given_each_head_alone_and_its_scores_are_of_the_type_asked_in(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_score_kernel_gets_one_head_and_keeps_the_dtype(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def kernel(queries: Tensor, keys: Tensor, v: Tensor) -> Tensor:
         assert queries.shape == (6, 4, WIDTH) and keys.shape == (6, 5, WIDTH)
         return (torch.tanh(queries[:, :, None] + keys[:, None]) @ v).float()

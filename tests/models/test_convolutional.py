@@ -355,7 +355,7 @@ def test_a_training_fits_the_ratio_and_a_loaded_run_keeps_it(tmp_path: Path, mon
     assert "| decoder | ByteNet, 1 layer, kernel 3, dilations 1 |" in card
 
 
-def test_a_run_of_gated_convolutions_says_what_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_card_describes_gated_convolutions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIGHTLINE_CACHE", str(tmp_path / "cache"))
     body = {**CONVOLUTIONAL, "positions": {"max_positions": 300}}
     for channels, prefix in ((None, ""), (12, ", 12 channels")):

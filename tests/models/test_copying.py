@@ -164,7 +164,7 @@ def test_the_loss_is_minus_the_log_of_the_mixture(copier: CopyingSeq2Seq) -> Non
     assert torch.equal(result.nll, result.total.detach())
 
 
-def test_label_smoothing_evens_out_what_is_written_and_not_what_is_copied(copier: CopyingSeq2Seq) -> None:
+def test_label_smoothing_applies_to_generation_and_not_to_copying(copier: CopyingSeq2Seq) -> None:
     batch = batch_of()
     with torch.no_grad():
         state = copier.begin(copier.encode(batch.source, batch.source_layout))
@@ -184,7 +184,7 @@ def test_every_parameter_has_a_finite_gradient(copier: CopyingSeq2Seq) -> None:
         assert gradient.isfinite().all() and gradient.abs().max() > 0, name
 
 
-def test_a_wanted_word_that_is_nowhere_to_be_copied_has_a_finite_loss_and_gradient() -> None:
+def test_a_target_that_cannot_be_copied_has_a_finite_loss_and_gradient() -> None:
     logits, gate = torch.randn(1, 1, 5, requires_grad=True), torch.zeros(1, 1, requires_grad=True)
     weights = torch.tensor([[[1.0, 0.0]]], requires_grad=True)
     logs = mixed_log_probabilities(logits, Copies(gate, weights, torch.tensor([[4, 5]])))
@@ -240,7 +240,7 @@ def test_nothing_is_copied_twice_in_a_row_of_words_and_no_output_is_too_short(
         assert len(tokens) >= 3 and len(set(tokens)) == len(tokens)
 
 
-def test_a_source_is_searched_the_same_alone_and_beside_others(copier: CopyingSeq2Seq) -> None:
+def test_outputs_of_a_source_do_not_depend_on_the_batch(copier: CopyingSeq2Seq) -> None:
     options = Decoding(beam=3, max_length=8)
     sources = [source[:-1] for source in SOURCES]
     together = decode(copier, make_requests(sources), options)

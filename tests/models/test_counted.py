@@ -25,7 +25,7 @@ def model(request: pytest.FixtureRequest) -> CountedModel:
     return CountedModel(NgramModel.train(TEXTS, order=request.param, vocabulary_size=VOCABULARY, start=START, end=END))
 
 
-def test_it_says_what_the_counts_say(model: CountedModel) -> None:
+def test_probabilities_equal_those_of_the_counts(model: CountedModel) -> None:
     expected = model.trained.log_probabilities(TEXTS)
     for text, logs in zip(TEXTS, expected, strict=True):
         features, _ = model.advance(torch.tensor([[START, *text]]), model.begin_empty(1))
@@ -88,7 +88,7 @@ def test_texts_are_continued_the_same_in_a_batch_as_alone(model: CountedModel, o
         assert all(len(guess.tokens) <= len(prefix) + 6 for guess in single)
 
 
-def test_the_past_of_texts_stands_on_their_device() -> None:
+def test_states_are_on_the_device_of_the_tokens() -> None:
     texts, parents = (torch.zeros(2, 3, dtype=torch.int64, device="meta") for _ in range(2))
     state = CountedModel().begin(texts).select(parents).keep(parents[0, :1])
     assert state.recent.device == texts.device and state.recent.shape == (1, 3, 0)

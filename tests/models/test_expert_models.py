@@ -111,7 +111,7 @@ def test_hypotheses_of_a_beam_continue_their_own_pasts(model: Seq2Seq) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_a_decoder_that_reads_the_source_first_goes_on_as_if_it_had_read_all_at_once(name: str) -> None:
+def test_decoding_after_the_source_equals_one_pass(name: str) -> None:
     decoder = BODIES[name][1] | ({"attention": {"kind": "none"}} if name == "lstm" else {})
     model = stirred(DecoderOnly(ModelConfig.model_validate({"width": 8, "decoder": decoder}), 13))
     result, _ = model.advance(torch.tensor([[2, 6]] * 3), model.begin(model.encode(*padded(SOURCES))))
@@ -133,7 +133,7 @@ def test_the_layers_that_should_have_experts_have_them(name: str, expected: list
     assert expert_layers(built(name)) == dict.fromkeys(expected, 4)
 
 
-def test_experts_between_recurrent_layers_are_as_wide_as_the_recipe_says_or_four_times_the_model() -> None:
+def test_experts_between_recurrent_layers_have_the_configured_or_default_width() -> None:
     for hidden, expected in ((12, 12), (None, 32)):
         body = {**LSTM, "experts": {**EXPERTS, "hidden": hidden}}
         model = Seq2Seq(ModelConfig.model_validate({"width": 8, "encoder": body, "decoder": body}), 13, 13)

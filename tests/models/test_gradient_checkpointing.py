@@ -84,7 +84,7 @@ def test_gradients_averages_and_counts_are_those_of_a_plain_step(
     assert len(runs[1]) == 2 * len(runs[0]) > 0
 
 
-def test_a_layer_that_somebody_listens_to_is_heard_once(build_model: Callable[..., Seq2Seq]) -> None:
+def test_a_tapped_checkpointed_layer_is_recorded_once(build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(BODIES["plain"], BODIES["plain"]).train()
     enable_gradient_checkpointing(model)
     taps: list[str] = []

@@ -159,7 +159,7 @@ def test_the_last_of_a_recurrent_encoder_is_where_each_direction_ended(body: str
 
 
 @torch.no_grad()
-def test_a_window_encoder_sees_so_many_neighbours_and_no_more() -> None:
+def test_a_window_encoder_sees_its_window_only() -> None:
     model = built("window", "tagger")
     (result,), (other,) = (answers(model, *padded([text]), [text]) for text in ([5, 9, 4, 7, 6], [5, 9, 4, 7, 8]))
     torch.testing.assert_close(result[:3], other[:3])

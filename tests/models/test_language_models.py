@@ -151,7 +151,7 @@ def test_no_token_sees_a_later_one(model: LanguageModel) -> None:
 
 
 @torch.no_grad()
-def test_what_is_begun_without_a_source_is_blank(model: LanguageModel) -> None:
+def test_the_initial_state_after_any_source_is_the_empty_one(model: LanguageModel) -> None:
     state = model.begin(model.encode(*padded(SOURCES)))
     tokens = torch.tensor([[2, 7], [2, 4], [2, 9]])
     torch.testing.assert_close(model.advance(tokens, state)[0], model.advance(tokens, model.begin_empty(3))[0])
@@ -163,7 +163,7 @@ def test_the_gradient_reaches_every_parameter(model: LanguageModel) -> None:
     assert silent_parameters(model, loss) == []
 
 
-def test_a_window_sees_so_many_tokens_and_no_more() -> None:
+def test_a_window_decoder_sees_its_window_only() -> None:
     with torch.no_grad():
         model = built(LanguageModel, "window")
         result, far, near = (alone(model, text)[-1] for text in ([2, 7, 5, 9, 4], [2, 8, 5, 9, 4], [2, 7, 6, 9, 4]))
@@ -257,7 +257,7 @@ def test_sentences_searched_together_are_found_as_alone(translator: DecoderOnly,
         assert scores[0] == pytest.approx(scores[1], abs=1e-4)
 
 
-def test_what_a_search_finds_is_worth_what_the_whole_sequence_says(translator: DecoderOnly) -> None:
+def test_search_scores_equal_full_sequence_scores(translator: DecoderOnly) -> None:
     sources = [source[:-1] for source in SOURCES]
     targets = [target[1:] for target in TARGETS]
     result = decode(translator, make_requests(sources), Decoding(beam=3, max_length=7))
@@ -295,7 +295,7 @@ def test_learned_positions_end_source_and_output_together(endless: DecoderOnly, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("body", ["learned", "convolutional"])
-def test_beside_what_is_past_its_last_position_others_go_on_up_to_theirs(body: str) -> None:
+def test_rows_past_their_last_position_do_not_affect_other_rows(body: str) -> None:
     translator, short = built(DecoderOnly, body), [6, END]
     state = translator.begin(translator.encode(*padded([[5] * 27 + [END], short])))
     words = torch.randint(4, VOCABULARY, (2, 30))

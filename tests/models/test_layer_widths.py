@@ -36,7 +36,7 @@ def test_a_map_to_another_width_keeps_the_variance_from_before_dropout(
     assert float(result.var()) == pytest.approx(float(x.var()), rel=0.05)
 
 
-def test_only_what_enters_the_first_layer_was_dropped_out_before_its_map() -> None:
+def test_only_input_projections_compensate_for_dropout() -> None:
     """Rows of n weights of variance p / n are √p long."""
     body = {**CONVOLUTIONAL, "layers": 1, "channels": 300, "dropout": 0.4}
     model = Seq2Seq(ModelConfig.model_validate({"width": 200, "encoder": body, "decoder": body}), 9, 9)
@@ -84,7 +84,7 @@ def test_layers_of_another_width_have_as_many_numbers_as_are_counted_by_hand() -
     assert parameter_count(alone) == writing - 2 * looking
 
 
-def test_what_is_handed_on_is_as_wide_as_the_model_whatever_the_layers_are(
+def test_outputs_have_the_model_width_for_any_layer_width(
     build_model: Callable[..., Seq2Seq],
 ) -> None:
     model = build_model({**CONVOLUTIONAL, "channels": 12}, {**CONVOLUTIONAL, "channels": 20})

@@ -52,7 +52,7 @@ def at_once(model: DecoderOnly, row: list[int]) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
 @pytest.mark.parametrize("name", SPANS)
-def test_after_sources_of_any_length_each_hypothesis_goes_on_as_if_alone(name: str, positions: str) -> None:
+def test_hypotheses_are_independent_for_sources_of_any_length(name: str, positions: str) -> None:
     model = build(SPANS[name], positions, layers=3)
     rows, tokens, layout = sources()
     state = model.begin(model.encode(tokens, layout))
@@ -93,7 +93,7 @@ def test_a_sentence_that_joins_a_running_batch_continues_as_if_alone(name: str, 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", SPANS)
-def test_after_sources_of_any_length_several_tokens_go_on_at_once(name: str) -> None:
+def test_several_tokens_can_be_appended_for_sources_of_any_length(name: str) -> None:
     model = build(SPANS[name])
     rows, tokens, layout = sources()
     state, result, words = model.begin(model.encode(tokens, layout)), [], torch.randint(4, 13, (len(rows), 7))
@@ -106,7 +106,7 @@ def test_after_sources_of_any_length_several_tokens_go_on_at_once(name: str) -> 
 
 @torch.no_grad()
 @pytest.mark.parametrize("name", SPANS)
-def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> None:
+def test_recording_does_not_change_the_results(name: str) -> None:
     model, shown = build(SPANS[name]), []
     _, tokens, layout = sources()
 
@@ -127,7 +127,7 @@ def test_whoever_listens_hears_what_would_have_been_without_them(name: str) -> N
 
 
 @torch.no_grad()
-def test_caches_keep_what_can_still_be_seen_and_one_key_for_each_stride() -> None:
+def test_caches_keep_visible_keys_and_one_key_per_stride() -> None:
     model = build(SPANS["dmca"])
     tokens = torch.randint(4, 13, (2, 60))
     state = model.begin(model.encode(tokens, Padded.of([60, 60])))
@@ -200,14 +200,14 @@ def test_spans_take_turns_from_the_bottom_layer_on() -> None:
         ({"pattern": []}, "none", "at least 1 item"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(attention: dict[str, Any], positions: str, message: str) -> None:
+def test_incompatible_settings_are_refused(attention: dict[str, Any], positions: str, message: str) -> None:
     body = {"kind": "transformer", "heads": 2, "attention": attention, "positions": {"kind": positions}}
     with pytest.raises(ValueError, match=message):
         ModelConfig.model_validate({"width": WIDTH, "decoder": body})
 
 
 @pytest.mark.parametrize("spans", SPANS)
-def test_who_listens_hears_the_first_tokens_of_each_text_apart(spans: str) -> None:
+def test_taps_record_the_first_tokens_of_each_text(spans: str) -> None:
     """Not in one row of all of them, as they are looked at where nobody listens."""
     model, taps = build(SPANS[spans], layers=1), dict[str, tuple[int, ...]]()
     with torch.no_grad(), on_taps(model, lambda tapped: taps.update({tapped.name: tuple(tapped.tensor.shape)})):

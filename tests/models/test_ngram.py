@@ -129,7 +129,7 @@ def test_a_bigram_worked_out_by_hand() -> None:
     assert model.distribution([START])[5] == pytest.approx(1.5 / 3 * b)
 
 
-def test_what_was_never_seen_has_a_probability_above_zero() -> None:
+def test_unseen_ngrams_have_a_probability_above_zero() -> None:
     model = trained([[4, 5], [4, 4]], 3)
     (logs,) = model.log_probabilities([[6, 0, 6, 1]])
     assert np.isfinite(logs).all()
@@ -178,7 +178,7 @@ def test_generation_goes_from_bigram_to_bigram_until_the_end() -> None:
     assert [list(model.draw(again)) for _ in range(100)] == drawn
 
 
-def test_generation_goes_on_from_a_prompt() -> None:
+def test_generation_continues_a_prompt() -> None:
     lines = [ids(line) for line in WANT * 20]
     model = NgramModel.train(lines, order=3, vocabulary_size=len(WORDS), start=START, end=END)
     generator = np.random.default_rng(0)

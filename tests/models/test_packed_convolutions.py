@@ -108,7 +108,7 @@ def test_sequences_end_to_end_do_not_reach_into_each_other(model: Seq2Seq) -> No
 
 
 @pytest.mark.parametrize("layout", ["packed", "static"])
-def test_who_listens_hears_where_packed_gated_convolutions_look(
+def test_taps_record_the_attention_of_packed_gated_convolutions(
     build_model: Callable[..., Seq2Seq], layout: str
 ) -> None:
     model, taps = build_model(GATED, GATED).double(), []

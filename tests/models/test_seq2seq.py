@@ -29,7 +29,7 @@ def test_the_parameters_of_a_small_transformer_are_counted_by_hand(build_model: 
 
 
 @pytest.mark.parametrize("tie", ["none", "output", "all"])
-def test_what_is_tied_is_one_weight(tie: str, build_model: Callable[..., Seq2Seq]) -> None:
+def test_tied_weights_are_one_parameter(tie: str, build_model: Callable[..., Seq2Seq]) -> None:
     model = build_model(RECURRENT, TRANSFORMER, tie=tie)
     assert (model.output.weight is model.target_embedding.weight) == (tie != "none")
     assert (model.source_embedding.weight is model.target_embedding.weight) == (tie == "all")

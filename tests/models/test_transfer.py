@@ -73,7 +73,7 @@ def test_a_decoder_takes_a_language_model_and_keeps_its_own_look_at_the_source()
     [("recurrent", {}), ("convolutional", {}), ("convolutional", {"channels": 12}), ("bytenet", {}), ("window", {})],
     ids=str,
 )
-def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str, own: dict[str, Any]) -> None:
+def test_every_decoder_kind_can_gain_attention_to_a_source(kind: str, own: dict[str, Any]) -> None:
     alone = {"kind": kind, "layers": 1, **own} | ({"attention": {"kind": "none"}} if kind == "recurrent" else {})
     looking = alone | ({"attention": {"kind": "additive"}} if kind == "recurrent" else {})
     theirs = seen(LanguageModel(recipe(decoder=alone, tie="output"), len(WORDS)), TEXT)
@@ -85,7 +85,7 @@ def test_decoders_of_every_kind_learn_to_look_at_a_source(kind: str, own: dict[s
 
 
 @pytest.mark.parametrize("kind", sorted(set(DECODERS) - {"ngram"}))
-def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
+def test_weights_that_see_a_source_are_declared_correctly(kind: str) -> None:
     """The names of its weights say the same, so what a new body says is held to what it does."""
     section = recipe(decoder={"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})).decoder
     assert section is not None
@@ -100,7 +100,7 @@ def test_a_decoder_says_what_it_has_not_without_a_source(kind: str) -> None:
     assert {name for name in own.weights if ModelWeights(own.weights, TEXT, classes).sees_source(name)} == seeing
 
 
-def test_of_layers_of_another_width_only_what_is_as_wide_as_the_model_is_taken() -> None:
+def test_from_layers_of_another_width_only_parts_of_the_model_width_are_taken() -> None:
     def translator(channels: int) -> ModelWeights:
         body = {"kind": "convolutional", "layers": 1, "channels": channels}
         return seen(Seq2Seq(recipe(encoder=body, decoder=body), len(WORDS), len(WORDS)), TEXT)
@@ -131,7 +131,7 @@ class House(nn.Module):
             self.door = nn.Linear(2, 2)
 
 
-def test_a_new_body_is_taken_by_what_it_says_of_itself() -> None:
+def test_a_new_body_is_transferred_by_its_declarations() -> None:
     own = seen(nn.ModuleDict({"encoder": nn.Linear(2, 2), "decoder": House(3, 4, source=True)}), TEXT)
     theirs = seen(nn.ModuleDict({"decoder": House(3, 5, source=False)}), TEXT)
     plan = plan_transfer(own, theirs, ["decoder"])
@@ -149,7 +149,7 @@ def test_a_new_body_is_taken_by_what_it_says_of_itself() -> None:
     assert summary(theirs.weights) == "decoder.floors.0, decoder.floors.1, decoder.stairs.down.0, decoder.stairs.down.1"
 
 
-def test_what_saw_a_source_there_is_left_where_there_is_none() -> None:
+def test_cross_attention_is_left_out_without_a_source() -> None:
     own = seen(nn.ModuleDict({"decoder": House(3, source=False)}), TEXT)
     theirs = seen(nn.ModuleDict({"encoder": nn.Linear(2, 2), "decoder": House(3, source=True)}), TEXT)
     plan = plan_transfer(own, theirs, ["decoder"])
@@ -174,7 +174,7 @@ def test_a_layer_is_taken_whole_or_not_at_all() -> None:
     assert summary(plan.new) == "encoder.layers.2, decoder.layers.0, decoder.layers.1"
 
 
-def test_parts_that_do_not_fit_whole_are_told() -> None:
+def test_partly_fitting_parts_are_reported() -> None:
     own, theirs = seen(tagger(3), TAGS), seen(seq2seq(), TEXT)
     plan = plan_transfer(own, theirs, ["encoder"])
     assert not_taken(plan, own, theirs, "encoder")[0] == "encoder.layers.2.attention.qkv.weight is not there"
@@ -205,7 +205,7 @@ def test_more_tokens_are_new_rows(tie: str) -> None:
     assert torch.equal(own.target_embedding.weight[7:], before[7:])
 
 
-def test_an_output_layer_of_its_own_begins_with_the_embeddings_it_was_tied_to() -> None:
+def test_an_untied_output_layer_starts_from_the_tied_embeddings() -> None:
     own, theirs = seq2seq("none"), seq2seq("all")
     plan = plan_transfer(seen(own, TEXT), seen(theirs, TEXT))
     assert plan.new == plan.left == ()

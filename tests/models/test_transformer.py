@@ -226,7 +226,7 @@ def test_who_writes_has_distances_to_the_past_alone_and_who_reads_to_both_sides(
 
 
 @torch.no_grad()
-def test_whoever_listens_to_padded_sources_hears_them_padded() -> None:
+def test_taps_of_padded_sources_are_padded() -> None:
     """Though without a listener they may be packed on their way."""
     encoder, taps = TransformerEncoder(body("pre", "relu"), WIDTH).eval(), dict[str, Tensor]()
 
@@ -255,7 +255,7 @@ def test_variants_of_attention_are_blind_to_order_too_but_for_positions(attentio
     assert permuted_difference("pre", "layer", "sinusoidal", attention) > 1e-3
 
 
-def test_a_decoder_past_its_learned_positions_says_so(build_model: Callable[..., Seq2Seq]) -> None:
+def test_a_decoder_past_its_learned_positions_raises(build_model: Callable[..., Seq2Seq]) -> None:
     recipe = body("pre", "relu", positions="learned").model_dump()
     model = build_model(recipe, recipe)
     state = model.begin(model.encode(torch.tensor([[5, 3]]), Padded.of([2])))
@@ -275,9 +275,7 @@ def test_a_source_past_the_learned_positions_is_refused(layout: Any, build_model
 
 @torch.no_grad()
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "alibi", "t5", "shaw", "none"])
-def test_decoding_goes_on_past_any_length_that_was_foreseen(
-    positions: str, build_model: Callable[..., Seq2Seq]
-) -> None:
+def test_cached_equals_uncached_past_the_maximum_distance(positions: str, build_model: Callable[..., Seq2Seq]) -> None:
     """Past `longest`, past the last bucket and past the farthest relative key: still cached = uncached."""
     recipe = body("pre", "relu", positions=positions).model_dump()
     recipe["positions"]["max_distance"] = 20

@@ -53,7 +53,7 @@ def test_an_encoder_sees_each_token_with_its_neighbours_and_nothing_of_the_paddi
 
 @torch.no_grad()
 @pytest.mark.parametrize("size", [1, 3])
-def test_a_decoder_sees_the_last_tokens_and_what_the_source_comes_to(size: int) -> None:
+def test_a_window_decoder_sees_the_last_tokens_and_the_source_vector(size: int) -> None:
     body = randomized(WindowDecoder(WindowConfig(size=size, layers=2, hidden=5), WIDTH))
     x, states, zero = torch.randn(2, 5, WIDTH).double(), torch.randn(2, 6, WIDTH).double(), torch.zeros(WIDTH).double()
     finals = torch.randn(2, 3, WIDTH).double()  # of three layers: the top one is told

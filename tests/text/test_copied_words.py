@@ -131,7 +131,7 @@ def test_truncated_words_cannot_be_copied() -> None:
     assert number_copied(own, ["Quux"], own.encode_many(["Quux"]), [known]) == [[UNK]]
 
 
-def test_in_the_vocabulary_what_was_copied_is_the_piece_of_the_source() -> None:
+def test_copied_words_in_the_vocabulary_are_source_pieces() -> None:
     own = Tokenizer.train(SECTIONS["word"], ["the petra (anna)"])
     known = read(own, "petra zorba", CopyForms.of(own.all_pieces))
     assert known.known([own.size + 1, own.size + 3, 5], own.size) == [known.ids[0], UNK, 5]

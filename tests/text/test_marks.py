@@ -93,7 +93,7 @@ def test_space_before_a_gap(section: AnyTokenizer) -> None:
     assert ids == [*trained.encode("the"), *space, 4, *behind]
 
 
-def test_several_gaps_have_marks_of_their_own_in_order() -> None:
+def test_several_gaps_have_different_marks_in_order() -> None:
     trained = Tokenizer.train(BpeTokenizer(size=80, min_count=1), LINES, MARKS)
     ids = encode_masked(trained, "[MASK] cat [MASK]", [5, 4], words=True)
     assert (ids[0], ids[-1]) == (5, 4)
@@ -101,7 +101,7 @@ def test_several_gaps_have_marks_of_their_own_in_order() -> None:
         encode_masked(trained, "[MASK] [MASK] [MASK]", [5, 4], words=True)
 
 
-def test_a_source_is_filled_with_what_follows_each_mark() -> None:
+def test_gaps_are_filled_with_the_tokens_after_each_mark() -> None:
     assert fill_spans([10, 4, 11, 5], [4, 20, 21, 5, 22], [4, 5]) == [10, 20, 21, 11, 22]
     assert fill_spans([10, 4, 11, 5], [99, 5, 22], [4, 5]) == [10, 11, 22]  # what belongs to no gap is left out
     assert fill_spans([10, 4], [4, 20, 4, 21], [4, 5]) == [10, 20, 21]  # a mark that comes twice goes on

@@ -176,7 +176,7 @@ def test_a_saved_tokenizer_is_one_that_hugging_face_loads(kind: str, tmp_path: P
     assert Tokenizer.load(tmp_path / "tokenizer.json").content == trained(kind).content
 
 
-def test_a_vocabulary_is_no_larger_than_asked() -> None:
+def test_a_vocabulary_has_at_most_the_given_size() -> None:
     assert trained("word").size <= 100
     small = Tokenizer.train(BpeTokenizer(size=12), LINES)
     assert small.size == 12
@@ -248,7 +248,7 @@ def test_a_shared_vocabulary_is_one_file_and_separate_ones_are_two(tmp_path: Pat
     ]
 
 
-def test_a_folder_without_tokenizer_says_which_file_is_missing(tmp_path: Path) -> None:
+def test_a_folder_without_tokenizer_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.json is missing"):
         Vocabulary.load(tmp_path)
 

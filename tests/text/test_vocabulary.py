@@ -241,7 +241,7 @@ def test_a_sentence_without_words_gets_no_label_and_too_many_spaces_make_no_word
     assert len(wide[0].text.split(" ")) == 2
 
 
-def test_a_label_is_what_the_model_says_at_the_first_piece() -> None:
+def test_a_label_is_the_prediction_at_the_first_piece() -> None:
     answerer = tagger("character")
     (result,) = answerer.predict([Request("cat sat")])[0]
     ids = answerer.vocabulary.encode_words(["cat sat"])[0]

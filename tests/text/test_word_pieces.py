@@ -16,7 +16,7 @@ def test_word_groups() -> None:
     assert word_groups([]) == []
 
 
-def test_what_is_unknown_is_a_word_of_its_own_with_the_space_before_it() -> None:
+def test_unknown_text_is_one_word_with_the_space_before_it() -> None:
     assert word_groups(["▁a", "▁", "<unk 犬>", "b", "<unk>", "▁c"]) == [[0], [1, 2], [3], [4], [5]]
 
 

@@ -145,7 +145,7 @@ def test_text_detected_as_binary_names_the_line(tmp_path: Path, values: str) -> 
         read_word_vectors(written(tmp_path, f"2 3\na {values}\nb 0.1 0.2 0.3\n"), ["a", "b"])
 
 
-def test_a_binary_file_with_more_than_it_says_or_without_a_header_is_an_error(tmp_path: Path) -> None:
+def test_binary_files_with_extra_data_or_without_a_header_are_refused(tmp_path: Path) -> None:
     data = content("word2vec-binary")
     more = rf"byte {len(data) - 1}: there is more after the 7 words that the first line says"
     with pytest.raises(WordVectorError, match=more):
