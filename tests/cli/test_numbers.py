@@ -34,7 +34,9 @@ ARGUMENTS = {
     "average": ["a", "--out", "o"],
     "merge": ["a", "--out", "o"],
     "baseline": ["lead", "dates"],
+    "gradients": ["a", "b"],
     "attention-example": [],
+    "lecture-example": [],
 }
 
 

@@ -1,8 +1,4 @@
-"""The steps of the lecture's worked example, with the lecture's own numbers as headings.
-
-Every matrix is read from a recording of the model; what a fused operation leaves out (a mean and a deviation, the sums
-before ReLU, exponentials) is computed from the recorded numbers.
-"""
+"""The steps of the lecture's worked example, with the lecture's own numbers as headings."""
 
 from __future__ import annotations
 
@@ -14,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sightline.inspection.arithmetic import decimals, number, products
+from sightline.inspection.arithmetic import decimals, number
 from sightline.inspection.given_weights import Matrix
+from sightline.inspection.lecture_blocks import Array, Blocks, Names, bracket, first_entry, linear, plus
 from sightline.inspection.lecture_example import (
     DEFAULT,
     SENTENCES,
@@ -32,13 +28,8 @@ from sightline.inspection.lecture_example import (
     slide_weights,
     train,
 )
-from sightline.inspection.trace import Trace
 from sightline.inspection.update import Update, one_update
 from sightline.inspection.worked_steps import Result, WorkedExample, WorkedStep
-from sightline.models.seq2seq import Seq2Seq
-
-Array = NDArray[Any]
-Names = Sequence[str]
 
 
 def lecture_example(
@@ -77,24 +68,11 @@ def lecture_example(
 
 
 @dataclass
-class Slides:
-    """The steps of one sentence."""
+class Slides(Blocks):
+    """The steps of one sentence; `matrix` is updated in full, with `every` all of them."""
 
-    model: Seq2Seq
-    pair: Pair
-    settings: Settings
-    matrix: str
-    every: bool
-
-    def __post_init__(self) -> None:
-        self.trace: Trace = lecture_trace(self.model, self.pair)
-        self.weights: dict[str, Array] = {name: each.numpy() for name, each in slide_weights(self.model).items()}
-        self.source, self.given = self.pair.source, self.pair.decoder_input
-
-    def of(self, key: str) -> Array:
-        """A recorded tensor without its batch axis."""
-        record = next(each for each in self.trace if each.key == key)
-        return np.asarray(record.tensor[0])
+    matrix: str = "encoder.W_Q"
+    every: bool = False
 
     def steps(self, losses: Sequence[float]) -> list[WorkedStep]:
         """Encoder (1) to (11), decoder (1) to (4), (6), (5), as the lecture counts them, then loss and update."""
@@ -156,7 +134,7 @@ class Slides:
             WorkedStep(
                 "Encoder (6) X = embedding + positional encoding",
                 "",
-                [self._sum("X", "encoder.positions.output", self._vectors("target_embedding.rows"), "embedding + PE")],
+                [self.sum("X", "encoder.positions.output", self._vectors("target_embedding.rows"), "embedding + PE")],
                 "6",
             ),
         ]
@@ -182,142 +160,17 @@ class Slides:
                 )
         return Result("PE", "", table, [f"pos {n} {word}" for n, word in enumerate(words)], arithmetic=lines)
 
-    def _sum(self, name: str, key: str, first: Array, formula: str) -> Result:
-        total, words = self.of(key), self.given if key.startswith("decoder") else self.source
-        second = total - first
-        line = f"{number(float(first[0, 0]))} + {_bracket(second[0, 0])} = {number(float(total[0, 0]))}"
-        return Result(name, formula, total, words, arithmetic=[_first(line)])
-
-    # --- blocks -------------------------------------------------------------------------------------------------------
-
-    def _projections(self, block: str, path: str, inputs: tuple[str, str], arrays: tuple[Array, Array]) -> list[Result]:
-        """Q, K and V with their matrices; `inputs` are the names of what Q, and what K and V are computed from."""
-        every = []
-        keys = self.source if block != "decoder.self" else self.given
-        for letter, name, x, array, words in (
-            ("Q", "query", inputs[0], arrays[0], self.source if block == "encoder" else self.given),
-            ("K", "key", inputs[1], arrays[1], keys),
-            ("V", "value", inputs[1], arrays[1], keys),
-        ):
-            weight, bias = self.weights[f"{block}.W_{letter}"], self.weights.get(f"{block}.b_{letter}")
-            every.append(Result(f"W_{letter}", "", weight, note=f"{block}.W_{letter}, {WIDTH}×{WIDTH}"))
-            if bias is not None:
-                every.append(Result(f"b_{letter}", "", bias))
-            result = _joined(self.of(f"{path}.{name}"))
-            line = _linear(array, weight, bias, result)
-            every.append(Result(letter, f"{x} W_{letter}" + _plus(bias, letter), result, words, arithmetic=[line]))
-        return every
-
-    def _scores(self, block: str, path: str) -> list[Result]:
-        rows = self.source if block == "encoder" else self.given
-        columns = self.given if block == "decoder.self" else self.source
-        width, every = WIDTH // self.settings.heads, []
-        query, key = self.of(f"{path}.query"), self.of(f"{path}.key")
-        for head, (product, scaled) in enumerate(
-            zip(self.of(f"{path}.products"), self.of(f"{path}.scores"), strict=True)
-        ):
-            of = self._head(head)
-            line = f"{products(query[head, 0], key[head, 0])} = {number(float(product[0, 0]))}"
-            every.append(Result(f"Q Kᵀ{of}", "", product, rows, columns, [_first(line)]))
-            line = f"{number(float(product[0, 0]))} / √{width} = {number(float(scaled[0, 0]))}"
-            every.append(Result(f"S{of}", f"Q Kᵀ / √{width}", scaled, rows, columns, [_first(line)]))
-        return every
-
-    def _mask(self) -> list[Result]:
-        count, every = len(self.given), []
-        mask = np.where(np.tri(count, dtype=bool), 0.0, -np.inf)
-        every.append(Result("M", "0 for words up to the own one, −∞ for later ones", mask, self.given, self.given))
-        for head, masked in enumerate(self.of("decoder.layers.0.attention.masked")):
-            every.append(Result(f"S + M{self._head(head)}", "", masked, self.given, self.given))
-        return every
-
-    def _context(self, block: str, path: str, masked: bool = False) -> list[Result]:
-        """softmax and · V of each head, concatenation, and the output matrix if there is one."""
-        rows = self.source if block == "encoder" else self.given
-        columns = self.given if block == "decoder.self" else self.source
-        scores = self.of(f"{path}.masked" if masked else f"{path}.scores")
-        values, every = self.of(f"{path}.value"), []
-        contexts = self.of(f"{path}.context")
-        for head, weights in enumerate(self.of(f"{path}.weights")):
-            of, name = self._head(head), "S + M" if masked else "S"
-            shown = [f"exp({number(float(each))})" for each in scores[head, 0]]
-            line = f"{shown[0]} / ({' + '.join(shown)}) = {number(float(weights[0, 0]))}"
-            every.append(Result(f"A{of}", f"softmax({name})", weights, rows, columns, [_first(line)]))
-            context = contexts[head]
-            line = f"{products(weights[0], values[head, :, 0])} = {number(float(context[0, 0]))}"
-            every.append(Result(f"Z{of}", "A V", context, rows, arithmetic=[_first(line)]))
-        joined = self.of(f"{path}.joined")
-        output = self.weights.get(f"{block}.W_O")
-        if self.settings.heads > 1 or output is not None:
-            heads = "only one head: the same matrix" if self.settings.heads == 1 else ""
-            every.append(Result("C", "[Z of every head]", joined, rows, note=heads))
-        if output is not None:
-            bias, result = self.weights.get(f"{block}.b_O"), self.of(f"{path}.output")
-            every.append(Result("W_O", "", output, note=f"{block}.W_O"))
-            every.append(
-                Result(
-                    "O", "C W_O" + _plus(bias, "O"), result, rows, arithmetic=[_linear(joined, output, bias, result)]
-                )
-            )
-        return every
-
-    def _add_and_norm(self, path: str, before: str, added: str, first: Array) -> list[Result]:
-        """The sum, its mean and deviation, and the normalized matrix."""
-        total, normed = self.of(f"{path}.sum"), self.of(f"{path}.normed")
-        words = self.given if path.startswith("decoder") else self.source
-        by_column = self.settings.normalize == "columns"
-        means = total.mean(0 if by_column else 1)
-        deviations = np.sqrt(total.var(0 if by_column else 1) + 1e-5)
-        line = total[:, 0] if by_column else total[0]
-        unit = "column" if by_column else "row"
-        share = f"({' + '.join(_bracket(each) for each in line)}) / {len(line)} = {number(float(means[0]))}"
-        root = f"√(mean of (x − {_bracket(means[0])})² + 0.00001) = {number(float(deviations[0]))}"
-        cell = f"({number(float(total[0, 0]))} − {_bracket(means[0])}) / {number(float(deviations[0]))}"
-        every = [
-            self._sum("R", f"{path}.sum", first, f"{before} + {added}"),
-            Result("μ", f"mean of each {unit}", means, arithmetic=[_first(share)]),
-            Result("σ", f"deviation of each {unit}", deviations, arithmetic=[_first(root)]),
-            Result("N", "(R − μ) / σ", normed, words, arithmetic=[_first(f"{cell} = {number(float(normed[0, 0]))}")]),
-        ]
-        if by_column:
-            by_token = (total - total.mean(1, keepdims=True)) / np.sqrt(total.var(1, keepdims=True) + 1e-5)
-            every.append(Result("N per token", "the mean and deviation of each row instead", by_token, words))
-            every.append(Result("difference", "N − N per token", normed - by_token, words))
-        return every
-
-    def _feed_forward(self, side: str, name: str, x: Array) -> tuple[list[Result], list[Result]]:
-        """The first layer and ReLU; the second layer."""
-        path, words = f"{side}.layers.0.feedforward", self.given if side == "decoder" else self.source
-        w1, b1, w2, b2 = (self.weights[f"{side}.{each}"] for each in ("W_1", "b_1", "W_2", "b_2"))
-        inner, hidden, output = x @ w1 + b1, self.of(f"{path}.hidden"), self.of(f"{path}.output")
-        line = f"max(0, {number(float(inner[0, 0]))}) = {number(float(hidden[0, 0]))}"
-        first = [
-            Result("W_1", "", w1, note=f"{side}.W_1"),
-            Result("b_1", "", b1),
-            Result("F", f"{name} W_1 + b_1", inner, words, arithmetic=[_linear(x, w1, b1, inner)]),
-            Result("G", "ReLU(F), negative numbers become 0", hidden, words, arithmetic=[_first(line)]),
-        ]
-        second = [
-            Result("W_2", "", w2, note=f"{side}.W_2"),
-            Result("b_2", "", b2),
-            Result("H", "G W_2 + b_2", output, words, arithmetic=[_linear(hidden, w2, b2, output)]),
-        ]
-        return first, second
-
-    def _head(self, head: int) -> str:
-        return "" if self.settings.heads == 1 else f", head {head + 1}"
-
     # --- (7) to (11): the encoder -------------------------------------------------------------------------------------
 
     def _encoder(self) -> list[WorkedStep]:
         layer = "encoder.layers.0"
         x, normed = self.of("encoder.positions.output"), self.of(f"{layer}.attention_residual.normed")
         attention = [
-            *self._projections("encoder", f"{layer}.attention", ("X", "X"), (x, x)),
-            *self._scores("encoder", f"{layer}.attention"),
-            *self._context("encoder", f"{layer}.attention"),
+            *self.projections("encoder", f"{layer}.attention", ("X", "X"), (x, x)),
+            *self.scores("encoder", f"{layer}.attention"),
+            *self.context("encoder", f"{layer}.attention"),
         ]
-        first, second = self._feed_forward("encoder", "N", normed)
+        first, second = self.feed_forward("encoder", "N", normed)
         by = "each column, over the words" if self.settings.normalize == "columns" else "each row, the vector of a word"
         axis = f"Mean and deviation are those of {by}. The slides say “for each column”"
         axis += "." if self.settings.normalize == "columns" else ": --normalize columns shows that form."
@@ -326,7 +179,7 @@ class Slides:
             WorkedStep(
                 "Encoder (8) Add and normalize",
                 axis,
-                self._add_and_norm(f"{layer}.attention_residual", "X", "Z" if self.settings.heads == 1 else "C", x),
+                self.add_and_norm(f"{layer}.attention_residual", "X", "Z" if self.settings.heads == 1 else "C", x),
                 "8",
             ),
             WorkedStep("Encoder (9) Feed-forward net: first layer and ReLU", "", first, "9"),
@@ -334,7 +187,7 @@ class Slides:
             WorkedStep(
                 "Encoder (11) Add and normalize: the output of the encoder",
                 "",
-                self._add_and_norm(f"{layer}.feedforward_residual", "N of (8)", "H", normed),
+                self.add_and_norm(f"{layer}.feedforward_residual", "N of (8)", "H", normed),
                 "11",
             ),
         ]
@@ -346,7 +199,7 @@ class Slides:
         y, memory = self.of("decoder.positions.output"), self.of("encoder.layers.0.feedforward_residual.normed")
         after_self = self.of(f"{layer}.attention_residual.normed")
         after_cross = self.of(f"{layer}.cross_attention_residual.normed")
-        first, second = self._feed_forward("decoder", "N", after_cross)
+        first, second = self.feed_forward("decoder", "N", after_cross)
         cross = f"{layer}.cross_attention"
         steps = [
             (
@@ -356,7 +209,7 @@ class Slides:
                 [
                     *self._embedded("target_embedding.rows#2", self.given),
                     Result("PE", "as in the encoder", self.of("decoder.positions.vectors"), self.given),
-                    self._sum(
+                    self.sum(
                         "Y", "decoder.positions.output", self._vectors("target_embedding.rows#2"), "embedding + PE"
                     ),
                 ],
@@ -366,29 +219,29 @@ class Slides:
                 "Masked self-attention: scores",
                 "",
                 [
-                    *self._projections("decoder.self", f"{layer}.attention", ("Y", "Y"), (y, y)),
-                    *self._scores("decoder.self", f"{layer}.attention"),
+                    *self.projections("decoder.self", f"{layer}.attention", ("Y", "Y"), (y, y)),
+                    *self.scores("decoder.self", f"{layer}.attention"),
                 ],
             ),
             (
                 "3",
                 "Masking, softmax, values and output matrix",
                 "A word must not see those after it: −∞ becomes 0 in the softmax.",
-                [*self._mask(), *self._context("decoder.self", f"{layer}.attention", masked=True)],
+                [*self.mask(), *self.context("decoder.self", f"{layer}.attention", masked=True)],
             ),
-            ("4", "Add and normalize", "", self._add_and_norm(f"{layer}.attention_residual", "Y", "O", y)),
+            ("4", "Add and normalize", "", self.add_and_norm(f"{layer}.attention_residual", "Y", "O", y)),
             (
                 "6",
                 "Cross-attention, feed-forward net, each with add and normalize",
                 "K and V come from the output of the encoder, Q from step (4). (The slides count this before (5).)",
                 [
-                    *self._projections("decoder.cross", cross, ("N of (4)", "N of encoder (11)"), (after_self, memory)),
-                    *self._scores("decoder.cross", cross),
-                    *self._context("decoder.cross", cross),
-                    *self._add_and_norm(f"{layer}.cross_attention_residual", "N of (4)", "O", after_self),
+                    *self.projections("decoder.cross", cross, ("N of (4)", "N of encoder (11)"), (after_self, memory)),
+                    *self.scores("decoder.cross", cross),
+                    *self.context("decoder.cross", cross),
+                    *self.add_and_norm(f"{layer}.cross_attention_residual", "N of (4)", "O", after_self),
                     *first,
                     *second,
-                    *self._add_and_norm(f"{layer}.feedforward_residual", "N", "H", after_cross),
+                    *self.add_and_norm(f"{layer}.feedforward_residual", "N", "H", after_cross),
                 ],
             ),
             ("5", f"Linear layer to {len(WORDS)} words and softmax", "", self._output()),
@@ -410,8 +263,8 @@ class Slides:
         return [
             Result("W", "", weight, None, WORDS, note="linear.W"),
             *([] if bias is None else [Result("b", "", bias[None], None, WORDS)]),
-            Result("L", "N W" + _plus(bias), logits, self.given, WORDS, [_linear(normed, weight, bias, logits)]),
-            Result("P", "softmax(L)", probabilities, self.given, WORDS, [_first(line)]),
+            Result("L", "N W" + plus(bias), logits, self.given, WORDS, [linear(normed, weight, bias, logits)]),
+            Result("P", "softmax(L)", probabilities, self.given, WORDS, [first_entry(line)]),
             Result("likeliest words", "", arithmetic=[f"likeliest {', '.join(likeliest)}"], shown=False),
         ]
 
@@ -476,7 +329,7 @@ class Slides:
             )
             if self.every or name == self.matrix:
                 old, g, after = (float(each.flat[0]) for each in (self.weights[name], gradient, new[name]))
-                line = _first(f"{number(old)} − {self.settings.lr:g} · {_bracket(g)} = {number(after)}")
+                line = first_entry(f"{number(old)} − {self.settings.lr:g} · {bracket(g)} = {number(after)}")
                 shown.append(Result(f"gradient of {name}", f"∂loss/∂{name}", gradient))
                 shown.append(Result(f"new {name}", "", new[name], arithmetic=[line]))
         columns = ["‖gradient‖", "largest", "‖change‖"]
@@ -505,31 +358,3 @@ class Slides:
         return {name: each.numpy() for name, each in gradients.items()}, {
             name: each.numpy() for name, each in new.items()
         }
-
-
-# --- arithmetic of first entries --------------------------------------------------------------------------------------
-
-
-def _first(line: str) -> str:
-    return f"first entry: {line}"
-
-
-def _bracket(value: Any) -> str:
-    """A number, in brackets if it is negative."""
-    text = number(float(value))
-    return f"({text})" if text.startswith("−") else text
-
-
-def _joined(heads: Array) -> Array:
-    """(H, T, Dh) → (T, D)."""
-    result: Array = heads.transpose(1, 0, 2).reshape(heads.shape[1], -1)
-    return result
-
-
-def _plus(bias: Array | None, letter: str = "") -> str:
-    return "" if bias is None else f" + b_{letter}" if letter else " + b"
-
-
-def _linear(x: Array, weight: Array, bias: Array | None, result: Array) -> str:
-    line = products(x[0], weight[:, 0]) + ("" if bias is None else f" + {_bracket(bias[0])}")
-    return _first(f"{line} = {number(float(result[0, 0]))}")
