@@ -232,6 +232,7 @@ _LARGEST: dict[str, int] = {
     "most": 100_000,
     "sentences": 1_000_000,
     "count": 100_000,
+    "lr": 1_000_000,
     "mix": int(MOST["weight"]),
 }
 
