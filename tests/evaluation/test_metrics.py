@@ -13,7 +13,7 @@ import pytest
 import sacrebleu
 
 from sightline.evaluation.masked_lm import DenoisingScores, measure_denoising
-from sightline.evaluation.measurement import resampled_sums, wilson
+from sightline.evaluation.measurement import MetricScore, resampled_sums, wilson
 from sightline.evaluation.metrics import METRICS, check_output_options, needs_outputs, score
 from sightline.evaluation.perplexity import measure_bits_per_character, measure_perplexity
 from sightline.recipe.loading import load_recipe
@@ -193,3 +193,20 @@ def test_options_about_outputs_are_refused_if_no_metric_needs_outputs() -> None:
     check_output_options(["perplexity"], {"--beam": None})
     with pytest.raises(ValueError, match="--lowercase is about outputs, and perplexity uses none"):
         check_output_options(["perplexity"], {"--beam": None, "--lowercase": False})
+
+
+def test_a_resample_with_an_infinite_row_has_an_infinite_sum() -> None:
+    rows = np.array([[1.0, 2.0], [math.inf, 1.0], [3.0, 1.0]])
+    sums = resampled_sums(rows, 200, 1)
+    finite = resampled_sums(np.where(np.isinf(rows), 1e9, rows), 200, 1)
+    drawn = finite[:, 0] >= 1e9
+    assert 0 < drawn.sum() < 200
+    np.testing.assert_array_equal(np.isinf(sums), np.stack([drawn, np.zeros(200, bool)], axis=1))
+    np.testing.assert_allclose(sums[~drawn], finite[~drawn])
+
+
+def test_an_infinite_score_is_written_as_a_word_and_read_back() -> None:
+    score = measure_perplexity([math.inf, 2.0], [2, 1]).score(bootstrap=20)
+    assert score.value == math.inf and str(score).startswith("perplexity inf")
+    plain = json.loads(json.dumps(score.to_dict(), allow_nan=False))
+    assert MetricScore(**plain, digits=2).value == math.inf
