@@ -80,9 +80,7 @@ def predict(
     hidden: Hidden,
     threads: Threads = None,
 ) -> None:
-    """Predict one output line for each input line, in order.
-
-    Classifiers print a label per line, taggers a label per word.
+    """Predict a line of text or labels for each input line.
 
     Examples:
       echo "3. März 2015" | sightline predict runs/dates
