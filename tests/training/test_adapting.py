@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sightline.layers.adapters import add_adapters, is_adapter
-from sightline.models.protocol import ENCODERS, Layered
+from sightline.models.protocol import DECODERS, ENCODERS, Layered
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe import Training
 from sightline.recipe.model import AdaptersConfig
@@ -168,7 +168,7 @@ def test_a_plugin_body_declares_its_layers_for_freezing_and_decay() -> None:
         freeze(model, ["decoder.3"])
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("kind", sorted(set(ENCODERS) & set(DECODERS)))
 def test_every_body_declares_its_layers(kind: str, build_model: Callable[..., Seq2Seq]) -> None:
     body = {"kind": kind, "layers": 2} | ({"heads": 2} if kind == "transformer" else {})
     model = build_model(body, body)

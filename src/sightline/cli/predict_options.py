@@ -72,7 +72,7 @@ class InputFormat:
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputOptions:
     """Where outputs are written, and how."""
 
     out: Annotated[

@@ -26,7 +26,7 @@ _GROUP = 5  # numbers of fillers in a row of the table
 
 
 @dataclass(frozen=True)
-class Recall:
+class RecallByDistance:
     """Lines and those whose last letter is the likeliest, by the number of fillers."""
 
     name: str
@@ -41,7 +41,7 @@ class Recall:
 
 
 @torch.no_grad()
-def measure_recall(run: LoadedRun, name: str, texts: Sequence[str]) -> Recall:
+def measure_recall(run: LoadedRun, name: str, texts: Sequence[str]) -> RecallByDistance:
     """The likeliest token after each line without its last letter."""
     by_length: dict[int, list[list[int]]] = defaultdict(list)
     for ids in run.vocabulary.target.encode_many(list(texts)):
@@ -55,7 +55,7 @@ def measure_recall(run: LoadedRun, name: str, texts: Sequence[str]) -> Recall:
         guesses = run.model.logits(features[:, -1]).argmax(-1)  # (B)
         fillers = length - 3
         right[fillers], total[fillers] = int((guesses == tokens[:, -1]).sum()), len(lines)
-    return Recall(name, right, total)
+    return RecallByDistance(name, right, total)
 
 
 def recall_claim(runs: dict[str, LoadedRun], on: str) -> Claim:
