@@ -12,10 +12,18 @@ import torch
 from typer.testing import CliRunner
 
 from sightline.cli.app import app
+from sightline.inspection.attention import attentions, short_name, trace_heads
 from sightline.inspection.claims.bigrams import TEXT, Bigrams, bigrams_claim
 from sightline.inspection.claims.lookup import hard_lookup, keys_and_values, lookup_claim, soft_lookup
-from sightline.inspection.claims.relations import ParsedSentence, RelationScores, read_parsed, word_weights
+from sightline.inspection.claims.relations import (
+    ParsedSentence,
+    RelationScores,
+    read_parsed,
+    sentence_weights,
+    word_weights,
+)
 from sightline.inspection.claims.similarity import CUES, FILLERS, BankClassifier, sentences, similarity_claim
+from sightline.run import Run
 
 
 def test_a_soft_lookup_averages_all_values_by_similarity() -> None:
@@ -124,3 +132,40 @@ def test_the_commands_print_and_write_json(name: str, tmp_path: Path) -> None:
     assert result.exit_code == 0 and len(result.output.splitlines()) > 8
     assert CliRunner().invoke(app, [*words, "--json", str(file)], catch_exceptions=False).exit_code == 0
     assert file.stat().st_size > 200
+
+
+@pytest.fixture(scope="module")
+def tagger(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A Transformer tagger after two steps."""
+    folder = tmp_path_factory.mktemp("runs") / "tagger"
+    body = "model.encoder={kind: transformer, layers: 2, heads: 2, dropout: 0.0}"
+    sizes = ["data.train.0.examples=100", "data.validation.examples=10", "training.limits.steps=2", "model.width=16"]
+    words = ["train", "phrases/tagger", body, *sizes, "tokenizer={kind: bpe, size: 150, shared: true}"]
+    result = CliRunner().invoke(app, [*words, "--out", str(folder)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return Run.load(folder, device="cpu")
+
+
+def test_weights_between_words_are_those_of_a_trace(tagger: Run) -> None:
+    words = ["the", "old", "dog", "knew", "Martha"]
+    weights = sentence_weights(tagger, list(attentions(tagger.model)), words)
+    (pieces,) = tagger.vocabulary.encode_words([" ".join(words)])
+    counts = [len(word) for word in pieces]
+    assert weights is not None and max(counts) > 1
+    heads = trace_heads(tagger.trace(" ".join(words)))
+    assert {short_name(f"{head.path}.{head.number}") for head in heads} == set(weights) and len(heads) == 4
+    for head in heads:
+        expected = word_weights(head.weights[: sum(counts), : sum(counts)].astype(np.float64), counts)
+        np.testing.assert_allclose(weights[short_name(f"{head.path}.{head.number}")], expected, atol=1e-5)
+
+
+def test_relations_of_a_tagger_are_shown(tagger: Run, tmp_path: Path) -> None:
+    file = tmp_path / "small.conllu"
+    rows = [("1", "the", "2", "det"), ("2", "dog", "3", "nsubj"), ("3", "barks", "0", "root")]
+    lines = ["\t".join((number, word, *"_" * 4, head, name, "_", "_")) for number, word, head, name in rows]
+    file.write_text(("\n".join(lines) + "\n\n") * 3, encoding="utf-8")
+    words = ["inspect", "claims", "relations", str(tagger.folder), "--file", str(file), "--fewest", "3"]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0 and "det" in result.output and "nsubj" in result.output
+    with pytest.raises(ValueError, match="no relation has 50 words"):
+        CliRunner().invoke(app, words[:-2], catch_exceptions=False)
