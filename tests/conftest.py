@@ -1,4 +1,4 @@
-"""Small models of every kind, shared by all tests, and how the suite behaves on a small machine."""
+"""Small models of every kind for all tests, and settings for small machines."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from sightline.layers.norms import BatchNorm
 from sightline.models.seq2seq import Seq2Seq
 from sightline.recipe.model import ModelConfig
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # in commands that tests start, too
-torch.set_num_threads(1)  # the tensors are tiny, and other tests run beside these
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also for commands that tests start
+torch.set_num_threads(1)  # tensors are tiny, and tests run in parallel
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read where kernels are defined, so before any is imported
-os.environ["XDG_DATA_HOME"] = os.path.join(os.sep, "nonexistent")  # corpora of whoever runs the tests stay out of them
+os.environ["XDG_DATA_HOME"] = os.path.join(os.sep, "nonexistent")  # tests ignore the corpora of the user
 settings.register_profile("here", deadline=None, derandomize=True)
 settings.load_profile("here")
 

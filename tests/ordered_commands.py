@@ -1,8 +1,7 @@
-"""Commands in processes of their own, which may be told to die.
+"""Commands in separate processes that can be killed at an exact moment.
 
-They are forked from a server that has PyTorch loaded, and go through the command line's own entry point. They are
-killed by themselves, from a hook that Python calls on every file it opens, renames or removes, so each dies at an exact
-moment, every time the same.
+Processes are forked from a server that has PyTorch loaded, and run the command line's entry point. An audit hook, which
+Python calls for every file that is opened, renamed or removed, sends the signal, so each run ends at the same point.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import torch
 
 @dataclass(frozen=True)
 class Moment:
-    """When something happens to a process: an event of Python's audit hooks and what its arguments must hold."""
+    """When to send a signal: an event of Python's audit hooks and a text in its arguments."""
 
     event: str
     holds: str
@@ -37,7 +36,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Order:
-    """One call of the command line in a process of its own."""
+    """One command in its own process."""
 
     arguments: tuple[str, ...]
     folder: Path
@@ -46,7 +45,7 @@ class Order:
     largest_file: int | None = None
     lines_in: bytes = b""
 
-    def obey(self) -> None:
+    def run(self) -> None:
         """In the child: run the command with its streams in files."""
         (self.folder / "in").write_bytes(self.lines_in)
         for number, name, flags in ((0, "in", os.O_RDONLY), (1, "out", os.O_WRONLY), (2, "err", os.O_WRONLY)):
@@ -54,12 +53,12 @@ class Order:
         sys.stdin, sys.stdout = open(0, encoding="utf-8"), open(1, "w", encoding="utf-8")  # noqa: SIM115
         sys.stderr = open(2, "w", encoding="utf-8", buffering=1)  # noqa: SIM115
         os.environ.update(self.environment)
-        torch.set_num_threads(1)  # two threads that wait for each other on a busy machine take a hundred times as long
+        torch.set_num_threads(1)  # two threads that wait for each other are 100 times slower on a busy machine
         sys.argv = ["sightline", *self.arguments]
         if self.largest_file is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (self.largest_file, self.largest_file))
         if self.moment is not None:
-            _tell_steps()
+            _audit_steps()
             self.moment.install()
         from sightline.cli import main
 
@@ -69,8 +68,8 @@ class Order:
             sys.stdout.flush()
 
 
-def _tell_steps() -> None:
-    """Make the display's calls events too, so that a process can die between two steps."""
+def _audit_steps() -> None:
+    """Raise audit events for steps and validations, so that a process can be killed between two steps."""
     from sightline.training.loggers import PlainDisplay
 
     for name in ("step", "validation"):
@@ -81,8 +80,8 @@ def _tell_steps() -> None:
         setattr(PlainDisplay, name, emit)
 
 
-def obey(order: Order) -> None:
-    order.obey()
+def run(order: Order) -> None:
+    order.run()
 
 
 @dataclass
@@ -106,7 +105,7 @@ class Server:
         folder = self.folder / f"process-{self.count}"
         folder.mkdir()
         order = Order(tuple(map(str, arguments)), folder, self.environment, **how)
-        process = self.context.Process(target=obey, args=(order,))
+        process = self.context.Process(target=run, args=(order,))
         process.start()
         return process, folder
 

@@ -95,7 +95,7 @@ def test_every_recipe_and_override_shown_can_be_loaded(shown: list[tuple[str, li
 def test_every_recipe_named_is_shipped(shown: list[tuple[str, list[str]]]) -> None:
     folders = {Path(recipe).parent.as_posix() for recipe in SHIPPED} - {"."}
     named = [(page, word) for page, words in shown for word in words if Path(word).parent.as_posix() in folders]
-    named += [(said.page, said.text) for said in spans() if Path(said.text).parent.as_posix() in folders]
+    named += [(snippet.page, snippet.text) for snippet in spans() if Path(snippet.text).parent.as_posix() in folders]
     wrong = [f"{page}: {word}" for page, word in named if word not in SHIPPED and Path(word).name != "NAME"]
     assert len(named) > 100
     assert not wrong, "\n".join(wrong)
@@ -145,7 +145,7 @@ def keys(annotation: Any, before: str = "") -> set[str]:
 
 def test_every_key_named_is_one_of_a_recipe() -> None:
     known = keys(Recipe)
-    named = [(said.page, key) for said in [*spans(), *headers()] for key in KEY.findall(said.text)]
+    named = [(snippet.page, key) for snippet in [*spans(), *headers()] for key in KEY.findall(snippet.text)]
     wrong = [f"{page}: {key}" for page, key in named if key not in known]
     assert len(named) > 100
     assert not wrong, "\n".join(wrong)
@@ -172,7 +172,9 @@ def test_every_option_named_is_one_of_a_verb_or_a_benchmark() -> None:
     known |= {
         option for file in (ROOT / "benchmarks").glob("*.py") for option in OPTION.findall(file.read_text("utf-8"))
     }
-    named = [(said.page, option) for said in spans() for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", said.text)]
+    named = [
+        (snippet.page, option) for snippet in spans() for option in re.findall(r"(?<!\S)--[a-z][a-z-]*", snippet.text)
+    ]
     wrong = [f"{page}: {option}" for page, option in named if option not in known]
     assert len(named) > 80
     assert not wrong, "\n".join(wrong)
@@ -189,8 +191,8 @@ def test_every_link_leads_somewhere() -> None:
 
 
 def test_every_file_of_ours_named_is_there() -> None:
-    said = [*spans(), *headers()]
-    named = [(one.page, path) for one in said for path in FILE.findall(one.text)]
+    snippets = [*spans(), *headers()]
+    named = [(one.page, path) for one in snippets for path in FILE.findall(one.text)]
     roots = (ROOT, ROOT / "src" / "sightline", ROOT / "docs")
     wrong = [f"{page}: {path}" for page, path in named if not any((root / path).exists() for root in roots)]
     assert len(named) > 20

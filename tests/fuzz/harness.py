@@ -1,4 +1,4 @@
-"""Runs cases one after another, each under a time limit, and collects what went wrong with a way to repeat it."""
+"""Run cases one after another under a time limit, and collect failures with the command that repeats each."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Hang(BaseException):
 
 
 class Wrong(AssertionError):
-    """A case ended in a way that no input justifies."""
+    """A case failed in a way that no input justifies."""
 
 
 @dataclass(frozen=True)
 class Called:
-    """What a command did."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -48,7 +48,7 @@ class Called:
         if "\x1b" in self.err or "\u202e" in self.err:
             raise Wrong(f"raw control characters: {self.err[-300:]!r}")
         if self.code and not self.err.strip():
-            raise Wrong(f"exit code {self.code} without a word")
+            raise Wrong(f"exit code {self.code} without a message")
         if self.code and named and not any(name in self.err for name in named):
             raise Wrong(f"the error names none of {named}: {self.err[-600:]}")
 
@@ -91,7 +91,7 @@ def watchdog(seconds: int = SECONDS) -> Iterator[None]:
 
 
 def fuzz(family: str, default: int, case: Callable[[random.Random], str]) -> None:
-    """Run so many cases of a family, each with a seed of its own; `case` returns what it did, or raises.
+    """Run cases of a family, each with its own seed; `case` returns its outcome or raises.
 
     SIGHTLINE_FUZZ is the number of cases, SIGHTLINE_FUZZ_SEED the first seed (one case repeats a failure).
     """

@@ -1,4 +1,4 @@
-"""How good each system is on short and long sentences, on rare and frequent words, at sentence starts and ends.
+"""Scores by sentence length, by word frequency and by position in the sentence.
 
 After compare-mt (Neubig et al. 2019, "compare-mt: A Tool for Holistic Comparison of Language Generation Systems").
 Words are those of `word_differences.words`, case kept. Of several references the nearest counts: the one that shares

@@ -30,7 +30,7 @@ class MacroF1(Metric):
     """Mean F1 over the labels, rare ones counting as much as frequent ones (scikit-learn's `average="macro"`).
 
     The labels are those of references and outputs: one that is only predicted wrongly has an F1 of 0. An empty output
-    (of an empty text) counts as wrong for the label of its reference and is no class of its own.
+    (of an empty text) counts as wrong for the label of its reference and is not a class.
     """
 
     name = "macro-F1"

@@ -1,4 +1,4 @@
-"""Evaluation of a model on test sets: metrics of its outputs, and of the likelihood it gives to references."""
+"""Evaluation of a model on test sets: metrics of outputs and of the likelihood of references."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ModelScores:
         options: Decoding,
         progress: Progress | None = None,
     ) -> Report:
-        """Every metric of a recipe on a test set, from the model's outputs there where any were decoded."""
+        """Score every metric of a recipe on a test set; `answers` are the decoded outputs, empty if none are needed."""
         section, spec = recipe.evaluation, recipe.task_spec
         outputs, incomplete = [guesses[0].text for guesses in answers], Incomplete.of(answers)
         scores = []
@@ -77,7 +77,7 @@ class ModelScores:
     def measure(
         self, metric: MetricName, test: TestSet, outputs: Sequence[str], section: Evaluation, *, lowercase: bool
     ) -> Measurement:
-        """One metric on a test set: of outputs, or of the references alone."""
+        """One metric on a test set, of outputs or of the likelihood of references."""
         if not (self.task.recipe.of_text or metric == "perplexity"):
             return measure(metric, outputs, test.references, test.sources, lowercase=lowercase, section=section)
         if self.task.recipe.task_spec.continues_text:
@@ -87,7 +87,7 @@ class ModelScores:
         return self._perplexity(test)
 
     def tokens(self, test: TestSet, metrics: Sequence[MetricName]) -> tuple[int | None, int]:
-        """How many tokens the model is scored on, where that is running text, and how many are unknown to it."""
+        """The number of scored tokens (None except for running text), and of unknown tokens."""
         recipe = self.task.recipe
         if recipe.task_spec.continues_text:
             text = self.text(test)
@@ -107,7 +107,7 @@ class ModelScores:
         )
 
     def denoising(self, test: TestSet) -> DenoisingScores:
-        """−log p of what noise hid, in each window of a test set."""
+        """−log p of the corrupted tokens in each window of a test set."""
         task = self.task
         if isinstance(task.model, Ensemble):
             raise ValueError("ensembles do not support masked-LM or denoising evaluation; evaluate one run")
@@ -126,7 +126,7 @@ class ModelScores:
         return scores
 
     def _perplexity(self, test: TestSet) -> Measurement:
-        """Of every reference, given its source."""
+        """Perplexity of every reference given its source."""
         pairs = test.source_reference_pairs()
         scored = self.task.score_outputs([source for source, _ in pairs], [target for _, target in pairs])
         losses = np.array([-output.score for (output,) in scored])

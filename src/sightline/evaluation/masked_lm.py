@@ -76,7 +76,7 @@ def _windows_of_labels(batch: TrainingBatch) -> np.ndarray:
 
 
 def _scores(model: Any, features: torch.Tensor, labels: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(A,) each: −log p of a label, 1, and whether it is the most likely token; 0 at padding."""
+    """(A,) each: −log p of a label, 1, and 1 if it is the most likely token; 0 at padding."""
     logits = model.logits(features.reshape(-1, features.shape[-1])).float()  # (A, V)
     labels = labels.reshape(-1)
     real = labels != PAD

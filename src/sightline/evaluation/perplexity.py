@@ -26,7 +26,7 @@ class LikelihoodMetric(Metric):
     function: ClassVar[str]  # that measures it
 
     def score(self, hypotheses: Texts, references: References, sources: Texts | None = None) -> Measurement:
-        raise ValueError(f"{self.name} is made of log-probabilities, not of texts; call {self.function} with those")
+        raise ValueError(f"{self.name} is computed from log-probabilities, not texts; call {self.function} with them")
 
 
 class Perplexity(LikelihoodMetric):
@@ -124,7 +124,7 @@ class TextLikelihood:
 
     @property
     def unknown(self) -> int:
-        """How many tokens are <unk>."""
+        """The number of <unk> tokens."""
         return int((self.stream == UNK).sum())
 
 

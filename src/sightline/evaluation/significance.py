@@ -1,4 +1,4 @@
-"""Whether the difference between two systems on the same sentences is more than chance.
+"""Significance tests of the difference between two systems on the same sentences.
 
 `paired_bootstrap` (Koehn 2004) and `approximate_randomization` (Riezler & Maxwell 2005) draw and count exactly as
 sacreBLEU does (same generator, seed and p; only its bootstrap adds up in float32), for every metric. Two things differ,
@@ -19,7 +19,7 @@ tokens (`token-accuracy`) its p is too small; decide by the tests that draw whol
 
 Systems trained with several seeds have two sources of chance, and a test for each. The test sentences: approximate
 randomization of the difference between the means over the seeds. A coin flip for each sentence swaps it in all runs at
-once, because outputs of different seeds for one sentence are alike, and counting them as independent sentences would
+once, because outputs of different seeds for one sentence are similar, and counting them as independent sentences would
 make every difference look certain. Each run of one system is mixed with each of the other, so the order of the seeds
 does not matter and their numbers may differ. The seeds: Welch's t-test between the scores of the runs; with one run on
 one side, its variance is taken to be that of the other side.
