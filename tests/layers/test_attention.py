@@ -67,7 +67,7 @@ def some_mask(queries: int, keys: int) -> Tensor:
 
 
 def test_weight_0_7_on_a_vector_gives_the_context_of_the_lecture() -> None:
-    """SPEC §3: weight 0.7 on (0.8, 0.2) gives (0.56, 0.14); scores log 0.7 and log 0.3 have such weights."""
+    """weight 0.7 on (0.8, 0.2) gives (0.56, 0.14); scores log 0.7 and log 0.3 have such weights."""
     query = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
     key = torch.tensor([[[[math.log(0.7), 5.0], [math.log(0.3), -5.0]]]], dtype=torch.float64)
     value = torch.tensor([[[[0.8, 0.2], [0.0, 0.0]]]], dtype=torch.float64)

@@ -13,7 +13,7 @@ from sightline.recipe.model import PositionsConfig
 
 @pytest.mark.parametrize("width", [2, 6, 8, 64])
 def test_sinusoids_are_their_formula(width: int) -> None:
-    """SPEC §4: PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
+    """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos(pos / 10000^(2i/D))."""
     table = sinusoids(torch.arange(100), width)
     assert table.shape == (100, width)
     expected = torch.empty(100, width, dtype=torch.float64)

@@ -33,7 +33,7 @@ def test_all_cells_are_tested_here() -> None:
 
 
 def test_an_elman_step_is_its_formula() -> None:
-    """SPEC §2: h_t = g(W_h h_{t−1} + W₁ x_t)."""
+    """h_t = g(W_h h_{t−1} + W₁ x_t)."""
     layer, x = recurrence("elman"), torch.randn(2, INPUTS, dtype=torch.float64)
     (h,) = some_hidden(layer, 2)
     p = dict(layer.rnn.named_parameters())
@@ -59,7 +59,7 @@ def test_a_gru_step_is_its_formula() -> None:
 
 
 def test_an_lstm_step_is_its_formula() -> None:
-    """SPEC §2: f, i, o = σ(W h + U x + b), c̃ = tanh(…), c = f∘c + i∘c̃, h = o∘tanh(c)."""
+    """f, i, o = σ(W h + U x + b), c̃ = tanh(…), c = f∘c + i∘c̃, h = o∘tanh(c)."""
     layer, x = recurrence("lstm"), torch.randn(2, INPUTS, dtype=torch.float64)
     h, c = some_hidden(layer, 2)
     p = dict(layer.rnn.named_parameters())

@@ -66,7 +66,7 @@ def test_the_gradient_of_a_score_is_that_of_its_formula(kind: str) -> None:
 
 
 def test_the_dot_score_of_the_lecture_is_0_62() -> None:
-    """SPEC §3: (0.8, 0.2) · (0.7, 0.3) = 0.62."""
+    """(0.8, 0.2) · (0.7, 0.3) = 0.62."""
     query = torch.tensor([[[[0.8, 0.2]]]], dtype=torch.float64)
     key = torch.tensor([[[[0.7, 0.3]]]], dtype=torch.float64)
     torch.testing.assert_close(Dot()(query, key).item(), 0.62, **EXACT)

@@ -187,7 +187,7 @@ def permuted_difference(place: str, norm: str, positions: str, attention: str | 
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
 @pytest.mark.parametrize("place", [*PLACES, "none"])
 def test_without_positions_permuting_the_input_permutes_the_output(place: str, norm: str) -> None:
-    """SPEC §4: self-attention is blind to order."""
+    """self-attention is blind to order."""
     assert permuted_difference(place, norm, "none") < 1e-12  # float64; the order of sums changes
 
 
