@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from shared_models import own_copy
 from sightline.inspection.samples import example_batch
 from sightline.inspection.update import one_update, update_view
 from sightline.layers.losses import Loss
+from sightline.plots.terminal import plain_text
 from sightline.tasks.base import task_class
 from sightline.training.optimizers import single_step
 from untrained_runs import MODELS, untrained
@@ -87,6 +89,10 @@ def test_a_chosen_weight_is_shown_in_full() -> None:
     before, gradient, after = (torch.tensor(found[key]) for key in ("before", "gradient", "after"))
     torch.testing.assert_close(after, before - 0.2 * gradient)
     assert len(before) == untrained("transformer").vocabulary.target.size
+    run, (build, name, lr) = untrained("transformer"), single_step(untrained("transformer").recipe.training, "sgd", 0.2)
+    view = update_view(run, "Ein Hund.", "A dog.", build, weight="output.bias", optimizer=name, lr=lr)
+    printed = plain_text(view.shown, 80).partition("after the step")[2]
+    assert len(re.findall(r"\d\.\d|\b0\b", printed)) >= len(before)
 
 
 def test_the_first_step_of_adamw_moves_every_weight_by_its_learning_rate() -> None:

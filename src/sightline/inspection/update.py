@@ -12,7 +12,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,20 +25,13 @@ from sightline.inspection.attention import LoadedRun
 from sightline.inspection.gradients import differentiable
 from sightline.inspection.samples import example_batch
 from sightline.inspection.views import InspectionView, check_differentiable
+from sightline.inspection.worked_steps import WholeTable
 from sightline.layers.linear import shallow_copy
-from sightline.plots.terminal import NumberTable
 from sightline.tasks.base import task_class
 from sightline.terminal import plural
 
 _LARGEST = 3  # entries of a gradient that are shown
 BuildOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
-
-
-class _ManyNumbers(NumberTable):
-    """A matrix of up to 200 rows and columns; --json has all of a larger one."""
-
-    rows_shown: ClassVar[int] = 200
-    columns_shown: ClassVar[int] = 200
 
 
 @dataclass(frozen=True)
@@ -202,8 +195,6 @@ def _in_full(weight: WeightUpdate) -> list[RenderableType]:
         values = tensor.float().numpy()
         parts += [Text(""), Text(title, style="bold")]
         parts.append(
-            _ManyNumbers(
-                values.reshape(-1, values.shape[-1]) if values.ndim else values[None, None], None, None, number
-            )
+            WholeTable(values.reshape(-1, values.shape[-1]) if values.ndim else values[None, None], None, None, number)
         )
     return parts

@@ -19,8 +19,8 @@ from sightline.plots.terminal import NumberTable
 class WholeTable(NumberTable):
     """Every row and column of a matrix."""
 
-    rows_shown: ClassVar[int] = 1_000
-    columns_shown: ClassVar[int] = 1_000
+    rows_shown: ClassVar[int] = 10**9
+    columns_shown: ClassVar[int] = 10**9
 
 
 @dataclass(frozen=True)
