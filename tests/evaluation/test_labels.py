@@ -210,7 +210,7 @@ def test_bits_per_character_are_nats_shared_by_characters() -> None:
     assert (result.score().low, result.score().high) == pytest.approx((1, 3))
     with pytest.raises(ValueError, match="bits-per-character needs at least one sentence, and at least one character"):
         measure_bits_per_character([1.0], [0])
-    with pytest.raises(ValueError, match="call measure_bits_per_character with those"):
+    with pytest.raises(ValueError, match="call measure_bits_per_character with them"):
         score("bits-per-character", ["a"], [["a"]])
 
 

@@ -172,7 +172,7 @@ def test_invalid_inputs_are_refused_with_the_reason() -> None:
     with pytest.raises(TypeError, match="references of output 1 are a text"):
         score("bleu", ["a"], ["a"])
     for name, call in (("perplexity", "measure_perplexity"), ("masked-accuracy", "measure_denoising")):
-        with pytest.raises(ValueError, match=f"made of log-probabilities, not of texts; call {call} with those"):
+        with pytest.raises(ValueError, match=f"computed from log-probabilities, not texts; call {call} with them"):
             score(name, ["a"], [["a"]])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="there is no metric 'blue'; choose from bleu, chrf"):
         score("blue", ["a"], [["a"]])  # type: ignore[arg-type]
