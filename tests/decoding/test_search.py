@@ -312,7 +312,7 @@ def test_scores_that_are_no_numbers_are_refused_by_the_line(
 
     model, chosen = script(rule), Decoding.model_validate({"max_length": 5, "min_length": 1, **options})
     assert all(decode(model, make_requests([[6], [7]], scored=scored), chosen))
-    with pytest.raises(ValueError, match=r"line 12: the scores of the model are no numbers \(NaN\)"):
+    with pytest.raises(ValueError, match=r"line 12: the scores of the model are NaN"):
         decode(model, make_requests([[6], [8], [7]], scored=scored, first=10), chosen)
 
 
