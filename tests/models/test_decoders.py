@@ -16,6 +16,7 @@ from silent_parameters import silent_parameters
 from torch import Tensor
 
 from sightline.layers.layout import Packed, Padded
+from sightline.layers.norms import Residual
 from sightline.models.seq2seq import Seq2Seq
 
 # Features are of order one, made by float32 kernels that add in different orders, up to four layers deep.
@@ -92,7 +93,8 @@ def test_a_source_padded_further_than_the_longest_is_the_same(model: Seq2Seq) ->
 def test_no_token_sees_a_later_one(any_model: Seq2Seq) -> None:
     before, after = at_once(any_model, SOURCES[:1] * 2, [[2, 7, 5, 11, 4], [2, 7, 5, 6, 10]])
     torch.testing.assert_close(before[:3], after[:3], **CLOSE)
-    assert (before[3:] - after[3:]).abs().amax(-1).min() > 1e-3  # and every later one does see it
+    if all(module.connected for module in any_model.modules() if isinstance(module, Residual)):
+        assert (before[3:] - after[3:]).abs().amax(-1).min() > 1e-3  # and every later one does see it
 
 
 @torch.no_grad()

@@ -74,7 +74,10 @@ class Naive:
 
 
 @given(
-    sequences=SEQUENCES, order=st.integers(1, 5), begun=st.booleans(), history=st.lists(st.integers(3, 6), max_size=8)
+    sequences=SEQUENCES,
+    order=st.integers(1, 5),
+    at_start=st.booleans(),
+    history=st.lists(st.integers(3, 6), max_size=8),
 )
 @settings(deadline=None, max_examples=200)
 def test_probabilities_sum_to_one_after_any_history(

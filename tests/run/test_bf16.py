@@ -78,6 +78,6 @@ def test_unsupported_precisions_are_refused(run: Path, monkeypatch: pytest.Monke
     with pytest.raises(ValueError, match="bf16 is for the CPU"):
         product_type("bf16", torch.device("cuda"))
     monkeypatch.setattr("sightline.layers.kernels.cpu_multiplies_bfloat16", lambda: False)
-    with pytest.raises(ValueError, match="this CPU has no products of bfloat16; leave it out"):
+    with pytest.raises(ValueError, match="this CPU has no bfloat16 matrix products; leave it out"):
         sightline.load(run, device="cpu", precision="bf16")
     assert product_type("float32", torch.device("cuda")) == torch.float32

@@ -39,7 +39,7 @@ class AffineNorm(nn.Module):
         """(D,) or None; a scalar gain is repeated."""
         if self.weight is None or len(self.weight) == self.width:
             return self.weight
-        return self.weight.expand(self.width)
+        return self.weight.repeat(self.width)  # not expand: PyTorch's batch norm reads weights as contiguous memory
 
     def reset_parameters(self) -> None:
         """γ = 1, β = 0."""
