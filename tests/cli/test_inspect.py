@@ -245,7 +245,7 @@ LECTURE = "lecture-example"
         (["heads", LECTURE, "--html", "a.html"], "No such option: --html", 2),
         (["tokens", LECTURE, "--layer", "0"], "No such option: --layer", 2),
         (["tokens", LECTURE, "--step", "99"], "--step 99: the output has no such token", 1),
-        (["walkthrough", LECTURE, "text"], "has a text and a target of its own", 1),
+        (["walkthrough", LECTURE, "text"], "has a fixed text and target", 1),
         (["cell", LECTURE, "loss"], "write it as NAME[0,0,2,1]", 1),
         (["cell", LECTURE, "los[]"], "nothing named 'los' was recorded; there is loss", 1),
         (["beam", LECTURE], "a search needs a run folder", 1),

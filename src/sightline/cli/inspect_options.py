@@ -96,7 +96,7 @@ def subject_of(run: str, words: Sequence[str] | None, target: str | None, device
         raise ValueError(f"unexpected argument {texts[1]!r}: give one text, in quotes, and overrides as key=value")
     if run == LECTURE:
         if texts or overrides or target is not None:
-            raise ValueError(f"{LECTURE} has a text and a target of its own; leave yours out, or give a run folder")
+            raise ValueError(f"{LECTURE} has a fixed text and target; leave yours out, or give a run folder")
         return Subject(name=run, recorded=lecture_trace(), **focus)
     if not texts:
         raise ValueError('give a text to look at: sightline inspect RUN "text"')
